@@ -1,0 +1,62 @@
+"""Who gets what: the plan as frozen data. Sizes are bytes; devices are UUIDs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DeviceGrant:
+    """One device (a GPU or a MIG slice) of a service; ``budget_bytes`` None: the need is unknown."""
+
+    uuid: str
+    index: int
+    total_bytes: int | None
+    budget_bytes: int | None
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """Resources of one service. Services that share a GPU have different ``wave``s: each starts after SERVING of the last."""
+
+    name: str
+    runtime: str
+    devices: tuple[DeviceGrant, ...]
+    cpus: tuple[int, ...]
+    cpus_shared: bool
+    numa_nodes: tuple[int, ...]
+    memory_bind: tuple[int, ...] | None
+    port: int
+    wave: int
+    after: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A slice of a device's memory; ``service`` None: held by a process that is not ours."""
+
+    service: str | None
+    size_bytes: int
+    purpose: str
+
+
+@dataclass(frozen=True)
+class LedgerLine:
+    device_uuid: str
+    total_bytes: int
+    reserved: tuple[Reservation, ...]
+
+    @property
+    def free_bytes(self) -> int:
+        return self.total_bytes - sum(r.size_bytes for r in self.reserved)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan for one deployment on one host, services in start order."""
+
+    deployment: str
+    services: tuple[ServicePlan, ...]
+    ledger: tuple[LedgerLine, ...] = ()
+    notes: tuple[str, ...] = ()
