@@ -42,13 +42,13 @@ class UsageError(ToolkitError):
     exit_code = 2
 
 
-class NotReadyInTime(ToolkitError):
+class NotReadyInTimeError(ToolkitError):
     """The deployment was not ready before its time-out."""
 
     exit_code = 4
 
 
-class ManyErrors(ToolkitError):
+class ManyFaultsError(ToolkitError):
     """All faults of one file, told at once; ``errors`` keeps file order."""
 
     def __init__(self, errors: tuple[ToolkitError, ...]) -> None:

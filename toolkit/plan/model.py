@@ -17,7 +17,7 @@ class DeviceGrant:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """Resources of one service. Services that share a GPU have different ``wave``s: each starts after SERVING of the last."""
+    """Resources of one service. Sharers of a GPU have different waves: each starts after SERVING of the last."""
 
     name: str
     runtime: str
