@@ -1,0 +1,44 @@
+"""Whether a canary's answer is right. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from toolkit.runtimes.base import CanaryCheck
+from toolkit.warm.model import CanaryResult
+
+
+def judge_text(check: CanaryCheck, text: str, token_ids: tuple[int, ...] | None) -> CanaryResult:
+    """Tokens are compared where both sides have them; else the answer must begin with the expected text."""
+    if check.expected_tokens is not None and token_ids is not None:
+        ok = token_ids == check.expected_tokens
+        return CanaryResult(ok, f"tokens {list(check.expected_tokens)}", f"tokens {list(token_ids)}: {text!r}")
+    if check.expected_text is None:
+        return CanaryResult(False, "no expected answer is recorded", repr(text))
+    return CanaryResult(_begins(text, check.expected_text), repr(check.expected_text), repr(text))
+
+
+def judge_vector(check: CanaryCheck, vector: Sequence[float]) -> CanaryResult:
+    """The cosine to the expected vector must reach ``min_cosine``."""
+    expected = check.expected_vector
+    if expected is None:
+        return CanaryResult(False, "no expected vector is recorded", f"{len(vector)} numbers")
+    if len(expected) != len(vector):
+        return CanaryResult(False, f"{len(expected)} numbers", f"{len(vector)} numbers")
+    similarity = cosine(expected, vector)
+    wanted = f"cosine of at least {check.min_cosine:g} to the recorded vector"
+    return CanaryResult(similarity >= check.min_cosine, wanted, f"cosine {similarity:.6f}")
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    """The cosine of the angle between two vectors of one length; NaN when either has no direction."""
+    norms = math.sqrt(sum(x * x for x in a)) * math.sqrt(sum(y * y for y in b))
+    return sum(x * y for x, y in zip(a, b, strict=True)) / norms if norms > 0 else math.nan
+
+
+def _begins(text: str, expected: str) -> bool:
+    if not expected.strip():
+        return text == expected
+    # Some servers drop the space that most tokenizers put in front of the first word.
+    return text.lstrip().startswith(expected.lstrip())

@@ -1,0 +1,100 @@
+"""What the warm-up is told and what it says back, as frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from toolkit.errors import ToolkitError
+from toolkit.runtimes.base import Probes
+
+PARTS = ("context", "weights", "kv_cache", "tokenizer")
+
+FailureCode = Literal["canary_wrong", "never_steady", "compile_during_proof", "request_failed", "loaded_timeout"]
+
+
+class WarmupError(ToolkitError):
+    """Why PRELOAD or PRIME ended: ``code`` is one of ``FailureCode``.
+
+    ``details`` holds ``canary`` (ok, expected, got) when the answer was wrong, ``first_token_ms`` when it never
+    became steady.
+    """
+
+
+class Clock(Protocol):
+    """Time as the warm-up sees it; seconds from an arbitrary start that never run backwards."""
+
+    def now(self) -> float:
+        """Seconds now."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns after ``seconds``."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One instance: where it listens, what to ask, and (for log probes) its recent log text."""
+
+    base_url: str
+    probes: Probes
+    read_log: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A step forward, told only when something changed; ``total`` None: how much there is in all is unknown."""
+
+    stage: Literal["PRELOAD", "PRIME"]
+    done: int
+    total: int | None
+    what: str
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What PRELOAD did: seconds per part (``PARTS``; None: not told), and what the server counts."""
+
+    parts: Mapping[str, float | None]
+    bytes_read: int | None = None
+    attention: str | None = None
+    compile_events: int | None = None
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """A canary's verdict, with both sides in words."""
+
+    ok: bool
+    expected: str
+    got: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What PRIME measured.
+
+    ``first_token_ms``: every probe in order; ``p50_ms`` and ``p99_ms``: of the steady last ones (None without
+    probes). ``compile_events``: the server's own counter when the proof ended (nothing compiled during it; a later
+    higher count is a late compile), None when not observable. ``keys``: compile keys that have run.
+    """
+
+    canary: CanaryResult | None
+    first_token_ms: tuple[float, ...]
+    p50_ms: float | None
+    p99_ms: float | None
+    compile_events: int | None
+    keys: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FirstRequest:
+    """The first ordinary request after SERVING, and steady requests of its length; None: nothing can be asked."""
+
+    ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
