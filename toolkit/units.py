@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 
@@ -12,8 +13,8 @@ _SIZE_FACTORS = {
     "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": TIB,
 }  # fmt: skip
 _DURATION_FACTORS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
-_CPU_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+)/(\d+))?)?")
+_QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\s*")
+_CPU_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9})/([0-9]{1,9}))?)?")
 MAX_CPU = 1 << 16
 
 
@@ -26,7 +27,7 @@ def parse_bytes(text: str) -> int:
     factor = _SIZE_FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
         raise ValueError(f"'{text}' is not a size; write a number and a unit, such as 60GiB or 512MiB")
-    return int(float(match[1]) * factor)
+    return int(Fraction(match[1]) * factor)
 
 
 def format_bytes(count: int) -> str:
@@ -51,9 +52,9 @@ def parse_duration_s(text: str) -> float:
 
 def format_duration(seconds: float) -> str:
     """A duration for people: ``850 ms``, ``12.3 s``, ``4 min 05 s``."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s"

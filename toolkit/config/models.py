@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from toolkit.units import parse_bytes, parse_cpu_list, parse_duration_s
 
@@ -31,18 +41,42 @@ def _no_bare_number(value: object, kind: str, example: str) -> object:
 
 
 def _cpu_request(value: object) -> object:
-    if isinstance(value, str) and value != "auto":
-        return parse_cpu_list(value)
+    """Always of the declared type or refused here, so that a person reads one sentence and no union's branches."""
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    if isinstance(value, str) and (cpus := parse_cpu_list(value)):
+        return cpus
+    if isinstance(value, (list, tuple)) and value and all(type(cpu) is int and cpu >= 0 for cpu in value):
+        return tuple(value)
+    raise ValueError(f"{value!r:.60} is no CPU request; write auto, a number from 1, or a list such as '0-15,32-47'")
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise ValueError("must be more than zero")
     return value
 
 
-SizeBytes = Annotated[int, BeforeValidator(_size, json_schema_input_type=str)]
-DurationS = Annotated[float, BeforeValidator(_duration, json_schema_input_type=str)]
+def _regular_expression(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"'{value}' is not a regular expression: {error}") from error
+    return value
+
+
+SizeBytes = Annotated[int, BeforeValidator(_size, json_schema_input_type=str), AfterValidator(_positive)]
+DurationS = Annotated[float, BeforeValidator(_duration, json_schema_input_type=str), AfterValidator(_positive)]
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+CountInt = Annotated[int, Field(ge=0, strict=True)]
+Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
+Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+UrlPath = Annotated[str, Field(pattern=r"^/")]
 CpuRequest = Annotated[
-    Literal["auto"] | PositiveInt | tuple[int, ...],
-    BeforeValidator(_cpu_request, json_schema_input_type=int | str),
+    Literal["auto"] | int | tuple[int, ...],
+    BeforeValidator(_cpu_request, json_schema_input_type=int | str | list[int]),
 ]
 RuntimeName = Literal["trtllm", "triton", "vllm", "sglang", "transformers", "torch", "flash", "command"]
 Attention = Literal["auto", "fa4", "fa3", "fa2", "sdpa", "vanilla"]
@@ -62,17 +96,43 @@ class EngineUse(Model):
     environment: Name | None = None
 
 
+def _device(value: object) -> int | str:
+    """An index as a number, a UUID as text; a quoted index is an index too."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,4}", value):
+        return int(value)
+    if type(value) is int and value >= 0:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9/-]+", value):
+        return value
+    raise ValueError(
+        f"{value!r:.60} is no GPU; write an index such as 0 or a UUID such as GPU-8932f937, several as a list"
+    )
+
+
 class GpuRequest(Model):
     """GPUs a service asks for: a count, or exact devices (indices or UUIDs, full, prefix or MIG)."""
 
-    count: Annotated[int, Field(ge=0, strict=True)] = 0
-    devices: tuple[int | str, ...] = ()
+    count: CountInt = 0
+    devices: tuple[Annotated[int | str, BeforeValidator(_device)], ...] = ()
     share: bool = False
+
+    @model_validator(mode="after")
+    def _one_way(self) -> GpuRequest:
+        if len(set(self.devices)) != len(self.devices):
+            raise ValueError("a GPU is named twice")
+        if self.devices and self.count not in {0, len(self.devices)}:
+            raise ValueError(f"count is {self.count}, but {len(self.devices)} devices are named; leave count out")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many GPUs that is."""
+        return len(self.devices) or self.count
 
 
 def _gpus(value: object) -> object:
     if isinstance(value, bool):
-        return value
+        raise ValueError("write a number of GPUs, a list of indices or UUIDs, or {count: 1, share: true}")
     if isinstance(value, int):
         return {"count": value}
     if isinstance(value, str):
@@ -85,30 +145,43 @@ def _gpus(value: object) -> object:
 class Canary(Model):
     """A request with a known right answer."""
 
-    prompt: str = "The capital of France is"
+    prompt: Text = "The capital of France is"
     max_tokens: PositiveInt = 8
-    expected: str | None = None
+    expected: Text | None = None
 
 
 class HttpRequest(Model):
     """A request that a ``command`` service answers: its canary, or one that warms it."""
 
     method: Literal["GET", "POST"] = "GET"
-    path: str = "/"
+    path: UrlPath = "/"
     body: Any = None
-    status: int = 200
-    contains: str | None = None
+    status: Annotated[int, Field(ge=100, le=599, strict=True)] = 200
+    contains: Text | None = None
+
+
+def _canary_kind(value: object) -> str:
+    keys = set(value) if isinstance(value, dict) else set()
+    request = isinstance(value, HttpRequest) or keys & set(HttpRequest.model_fields)
+    return "request" if request else "tokens"
+
+
+AnyCanary = Annotated[
+    Annotated[Canary, Tag("tokens")] | Annotated[HttpRequest, Tag("request")], Discriminator(_canary_kind)
+]
 
 
 class Ready(Model):
     """When a ``command`` service is up: an HTTP path on its port, or a line of its log (a regular expression)."""
 
-    path: str | None = None
-    log: str | None = None
+    path: UrlPath | None = None
+    log: Annotated[Text, AfterValidator(_regular_expression)] | None = None
 
 
 class Restart(Model):
-    max_restarts: Annotated[int, Field(ge=0, strict=True)] = 5
+    """How often a service may be restarted inside a sliding window before it counts as failed."""
+
+    max_restarts: CountInt = 5
     window: DurationS = 600.0
 
 
@@ -127,27 +200,27 @@ class Service(Model):
     nvlink: Literal["required", "preferred"] = "preferred"
     gpu_memory: SizeBytes | None = None
     cpus: CpuRequest = "auto"
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535, strict=True)] | None = None
+    host: Text = "127.0.0.1"
+    port: Port | None = None
     attention: Attention = "auto"
     fmha: Literal["enable", "disable"] | None = None
-    canary: Canary | HttpRequest | None = None
+    canary: AnyCanary | None = None
     late_compile: Literal["warn", "drain"] = "warn"
     restart: Restart = Restart()
-    env: dict[str, str] = {}
+    env: dict[VariableName, str] = {}
     options: dict[str, Any] = {}
     after: tuple[Name, ...] = ()
     requires: tuple[Name, ...] = ()
     warmup: Warmup = "full"
     warmup_requests: tuple[HttpRequest, ...] = ()
-    argv: tuple[str, ...] = ()
+    argv: tuple[Text, ...] = ()
     ready: Ready = Ready()
     grace: DurationS = 10.0
     preload_window: DurationS | None = None
 
 
 class Deployment(Model):
-    """A deployment file. ``source`` is the file it came from, for messages and relative paths."""
+    """What runs together on one node."""
 
     version: Literal[1]
     name: Name
@@ -174,6 +247,8 @@ class Limits(Model):
 
 
 class KvCache(Model):
+    """The engine's key-value cache; ``reuse`` shares the blocks of equal prefixes."""
+
     type: Literal["paged", "continuous", "disabled"] = "paged"
     tokens_per_block: PositiveInt = 32
     reuse: bool = False
