@@ -1,0 +1,130 @@
+"""The status document of ``coexist status --json``: pure, from instances to JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.supervise import gates
+from toolkit.supervise.clock import Calendar
+from toolkit.supervise.gates import Gate, Instances
+from toolkit.supervise.lifecycle import INIT, PRELOAD, SERVING, FailureRecord, Instance, StageTime
+from toolkit.supervise.service import ServiceRun
+from toolkit.units import format_cpu_list, format_duration
+from toolkit.warm.model import PARTS, CanaryResult
+
+
+def status(
+    deployment: str, runs: Sequence[ServiceRun], instances: Instances, now_s: float, calendar: Calendar
+) -> dict[str, Any]:
+    """The whole document."""
+    return {
+        "schema": 1,
+        "deployment": deployment,
+        "ready": gates.all_ready([run.gate() for run in runs], instances),
+        "services": [_service(run, instances[run.name], now_s, calendar) for run in runs],
+    }
+
+
+def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calendar) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "state": instance.state.value,
+        "attempt": instance.attempt,
+        "pid": instance.pid,
+        "ready_at": calendar.iso(instance.ready_s) if instance.ready_s is not None else None,
+        "stages": [_stage(stage, instance, now_s) for stage in instance.stages],
+        "first_token_ms": _first_token_ms(instance),
+        "canary": _canary(instance),
+        "gpus": [dict(gpu) for gpu in run.gpus],
+        "cpus": format_cpu_list(run.cpus),
+        "restarts": instance.restarts,
+        "last_failure": _last_failure(instance.last_failure, calendar),
+    }
+
+
+def _stage(stage: StageTime, instance: Instance, now_s: float) -> dict[str, Any]:
+    left_s = now_s if stage.left_s is None else stage.left_s
+    known = instance.report.parts if stage.state is PRELOAD and instance.report else {}
+    parts = {**dict.fromkeys(PARTS), **known}
+    return {"state": stage.state.value, "seconds": round(left_s - stage.entered_s, 4), "parts": parts}
+
+
+def _first_token_ms(instance: Instance) -> dict[str, float | None]:
+    proof, first = instance.proof, instance.first
+    p50_ms = proof.p50_ms if proof else None
+    p99_ms = proof.p99_ms if proof else None
+    if first is None:
+        return {"first": None, "p50": p50_ms, "p99": p99_ms}
+    return {
+        "first": first.ms,
+        "p50": p50_ms if first.p50_ms is None else first.p50_ms,
+        "p99": p99_ms if first.p99_ms is None else first.p99_ms,
+    }
+
+
+def _canary(instance: Instance) -> dict[str, Any]:
+    found = instance.proof.canary if instance.proof else _failed_canary(instance)
+    if found is None:
+        return {"ok": None, "expected": None, "got": None}
+    return {"ok": found.ok, "expected": found.expected, "got": found.got}
+
+
+def _failed_canary(instance: Instance) -> CanaryResult | None:
+    record = instance.last_failure
+    return record.failure.canary if record and record.attempt == instance.attempt else None
+
+
+def _last_failure(record: FailureRecord | None, calendar: Calendar) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    failure = record.failure
+    return {
+        "class": failure.kind,
+        "verdict": failure.verdict,
+        "summary": failure.summary,
+        "culprit": failure.culprit,
+        "line": failure.line,
+        "advice": failure.advice,
+        "attempt": record.attempt,
+        "state": record.state.value,
+        "at": calendar.iso(record.at_s),
+    }
+
+
+def readiness(name: str, all_gates: Sequence[Gate], instances: Instances) -> dict[str, Any]:
+    """The answer of ``/readyz/SERVICE``."""
+    state = instances[name].state.value
+    return {"ready": gates.is_ready(name, all_gates, instances), "state": state}
+
+
+def not_ready(
+    all_gates: Sequence[Gate], instances: Instances, activity: Mapping[str, str], now_s: float
+) -> tuple[str, ...]:
+    """One sentence for each required service that is not ready: where it stands, and why."""
+    waiting = [gate for gate in all_gates if gate.required and not gates.is_ready(gate.name, all_gates, instances)]
+    return tuple(_stands(gate, all_gates, instances, activity.get(gate.name), now_s) for gate in waiting)
+
+
+def _stands(gate: Gate, all_gates: Sequence[Gate], instances: Instances, activity: str | None, now_s: float) -> str:
+    instance = instances[gate.name]
+    others = gates.waiting_for(gate.name, all_gates, instances)
+    if others:
+        return f"'{gate.name}' waits for {_names(others)}"
+    if instance.state is SERVING:
+        missing = [name for name in gate.requires if instances[name].state is not SERVING]
+        return f"'{gate.name}' requires {_names(missing)}"
+    since = f"'{gate.name}' is in {instance.state.value} for {format_duration(now_s - instance.since_s)}"
+    reason = _reason(instance, activity)
+    return f"{since}: {reason}" if reason else since
+
+
+def _reason(instance: Instance, activity: str | None) -> str | None:
+    record = instance.last_failure
+    if instance.begun or instance.state is INIT or record is None:
+        return activity
+    return record.failure.summary
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

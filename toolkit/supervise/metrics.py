@@ -1,0 +1,65 @@
+"""The supervisor's Prometheus metrics, in a registry of their own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from toolkit.supervise.gates import Instances
+from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Instance, Moved, Refused, State
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Counts what is told and shows what is true."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        service = ["service"]
+        self._state = Gauge(
+            "coexist_state", "1 for the state the service is in", ["service", "state"], registry=registry
+        )
+        self._moves = Counter("coexist_transitions", "State changes", ["service", "from", "to"], registry=registry)
+        self._refused = Counter(
+            "coexist_illegal_transitions", "Illegal stage arrows refused", ["from", "to"], registry=registry
+        )
+        self._restarts = Gauge("coexist_restarts", "Restarts after failures", service, registry=registry)
+        self._late = Gauge("coexist_late_compiles", "Compiles after READY, this attempt", service, registry=registry)
+        self._first = Gauge(
+            "coexist_first_token_seconds", "Time to the first token", ["service", "which"], registry=registry
+        )
+        self._stages = Gauge(
+            "coexist_stage_seconds", "Time in each stage, last attempt", ["service", "stage"], registry=registry
+        )
+        self._ready = Gauge("coexist_ready", "1 while every required service is ready", registry=registry)
+        for source, target in ILLEGAL_ARROWS:
+            self._refused.labels(source.value, target.value)
+
+    def count(self, name: str, told: Moved | Refused) -> None:
+        """Counts a state change, or one that was refused."""
+        if isinstance(told, Refused):
+            self._refused.labels(told.source.value, told.target.value).inc()
+        else:
+            self._moves.labels(name, told.source.value, told.target.value).inc()
+
+    def text(self, instances: Instances, ready: bool, now_s: float) -> bytes:
+        """All metrics in Prometheus' text format."""
+        self._ready.set(ready)
+        for instance in instances.values():
+            self._show(instance, now_s)
+        return generate_latest(self._registry)
+
+    def _show(self, instance: Instance, now_s: float) -> None:
+        name = instance.name
+        for state in State:
+            self._state.labels(name, state.value).set(state is instance.state)
+        self._restarts.labels(name).set(instance.restarts)
+        self._late.labels(name).set(instance.late_compiles)
+        for stage in instance.stages:
+            left_s = now_s if stage.left_s is None else stage.left_s
+            self._stages.labels(name, stage.state.value).set(left_s - stage.entered_s)
+        if instance.first is not None:
+            shown = {"first": instance.first.ms, "p50": instance.first.p50_ms, "p99": instance.first.p99_ms}
+            for which, value_ms in shown.items():
+                if value_ms is not None:
+                    self._first.labels(name, which).set(value_ms / 1000)

@@ -1,0 +1,243 @@
+"""One process tree: started in its own session, found by its cookie, stopped whole, always reaped.
+
+A signal goes only to a process that carries the tree's cookie, belongs to its session, or stems from one that does,
+and only while its start time is the one that was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import ToolkitError
+from toolkit.supervise import logs, procfs
+from toolkit.supervise.procfs import Identity
+
+COOKIE_NAME = "COEXIST_COOKIE"
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+_direct_children: set[int] = set()  # of this whole process: their exit status belongs to whoever started them
+
+
+def become_subreaper() -> None:
+    """From now on a process whose parent ends inside one of our trees becomes our child, so that it can be reaped."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def reap_adopted() -> int:
+    """How many ended processes were reaped that came to us from our trees."""
+    own_session, reaped = os.getsid(0), 0
+    for pid in set(procfs.children(os.getpid())) - _direct_children:
+        found = procfs.stat(pid)
+        if found and found.state == "Z" and found.session != own_session:
+            with contextlib.suppress(ChildProcessError):
+                reaped += os.waitpid(pid, os.WNOHANG)[0] == pid
+    return reaped
+
+
+def start(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, stdin: int, output: int, dies_with_us: bool
+) -> subprocess.Popen[bytes]:
+    """A process in its own session with exactly this environment; ``stdin`` and ``output`` are file descriptors.
+
+    ``dies_with_us``: the kernel kills it when we end, however we end.
+    Raises: ToolkitError when the program cannot be started.
+    """
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_die_with(os.getpid()) if dies_with_us else None,  # noqa: PLW1509 (one prepared system call)
+        )
+    except OSError as error:
+        raise _cannot_start(argv, cwd, error) from error
+    _direct_children.add(process.pid)
+    return process
+
+
+def _die_with(parent_pid: int) -> Callable[[], None]:
+    def hook() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent_pid:  # it ended before the line above
+            os._exit(1)
+
+    return hook
+
+
+def _cannot_start(argv: Sequence[str], cwd: Path | None, error: OSError) -> ToolkitError:
+    if cwd is not None and not cwd.is_dir():
+        return ToolkitError(f"the working folder {cwd} does not exist", hint="Create it.", code="spawn_failed")
+    reason = "not found" if error.errno == errno.ENOENT else (error.strerror or str(error))
+    return ToolkitError(
+        f"cannot start '{argv[0]}': {reason}", hint="Check the program's path and its permissions.", code="spawn_failed"
+    )
+
+
+def poll(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit status of a process of ``start`` (negative: the signal), reaped; None while it runs."""
+    status = process.poll()
+    if status is not None:
+        _direct_children.discard(process.pid)
+    return status
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a tree used: ``resident_bytes`` now, ``cpu_s`` of those alive, in all."""
+
+    resident_bytes: int
+    cpu_s: float
+
+
+class Tree:
+    """A running process and everything that came from it. Made by ``Tree.spawn``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], cookie: str) -> None:
+        self._process = process
+        self._cookie = f"{COOKIE_NAME}={cookie}"
+        main = procfs.stat(process.pid)
+        self._identity = main.identity if main else Identity(process.pid, 0)
+        self._known: set[Identity] = set()
+        self._exited = asyncio.Event()
+        self._status: int | None = None
+        self._watch_exit()
+
+    @classmethod
+    def spawn(cls, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, log: Path, cookie: str) -> Tree:
+        """The tree of ``argv``, its output appended to ``log``, marked with ``cookie``. Needs a running event loop."""
+        output = logs.open_append(log)
+        try:
+            marked = {**env, COOKIE_NAME: cookie}
+            process = start(argv, env=marked, cwd=cwd, stdin=subprocess.DEVNULL, output=output, dies_with_us=True)
+        finally:
+            os.close(output)
+        return cls(process, cookie)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Of the main process (negative: the signal that ended it); None while it runs."""
+        return self._status
+
+    async def wait_exit(self) -> int:
+        """The main process's exit status, once it has ended."""
+        await self._exited.wait()
+        assert self._status is not None  # noqa: S101 (the event says so)
+        return self._status
+
+    def _watch_exit(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:  # a kernel or sandbox without pidfd
+            self._poller = loop.create_task(self._poll_exit())
+            return
+        loop.add_reader(descriptor, self._on_exit, descriptor)
+
+    def _on_exit(self, descriptor: int) -> None:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        os.close(descriptor)
+        self._note_exit()
+
+    async def _poll_exit(self) -> None:
+        while not self._note_exit():  # noqa: ASYNC110 (there is no event to wait for)
+            await asyncio.sleep(0.02)
+
+    def _note_exit(self) -> bool:
+        self._status = poll(self._process)
+        if self._status is not None:
+            self._exited.set()
+        return self._status is not None
+
+    def members(self) -> list[Identity]:
+        """Everything of the tree that still runs; zombies are not counted."""
+        found = procfs.stats()
+        leader = next((each.identity for each in found if each.identity.pid == self.pid), self._identity)
+        session = self.pid if leader == self._identity else None  # the number was given to somebody else
+        roots = [each.identity.pid for each in found if self._is_ours(each, session)]
+        pids = procfs.closure(roots, found) - {os.getpid()}
+        alive = [each.identity for each in found if each.identity.pid in pids and each.state not in ("Z", "X")]
+        self._known = set(alive)
+        return alive
+
+    def _is_ours(self, found: procfs.Stat, session: int | None) -> bool:
+        ours = found.identity == self._identity or found.identity in self._known or found.session == session
+        return ours or procfs.has_cookie(found.identity.pid, self._cookie)
+
+    def usage(self) -> Usage:
+        """Memory and processor time of the main process and its descendants."""
+        found = [each for pid in procfs.descendants(self.pid) if (each := procfs.stat(pid))]
+        return Usage(sum(each.resident_bytes for each in found), sum(each.cpu_s for each in found))
+
+    async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
+        """What could not be ended (normally nothing): TERM to the main process, ``grace_s``, then KILL to all."""
+        if not self._note_exit():
+            self._process.terminate()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._exited.wait(), grace_s)
+        return await self.kill(limit_s)
+
+    async def kill(self, limit_s: float = 10.0) -> list[Identity]:
+        """What is still there after ``limit_s`` of KILL (normally nothing). The main process is reaped."""
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + limit_s, 0.002
+        while members := self.kill_once():
+            if loop.time() > deadline:
+                return members
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.05)
+        if not self._note_exit():
+            await self.wait_exit()
+        return []
+
+    def kill_once(self) -> list[Identity]:
+        """Sends KILL to every member, and says which there were."""
+        members = self.members()
+        send(members, signal.SIGKILL)
+        reap_adopted()
+        self._note_exit()
+        return members
+
+
+def send(targets: Iterable[Identity], signum: signal.Signals) -> None:
+    """Signals each process that is still the one that was seen."""
+    for target in targets:
+        try:
+            descriptor = os.pidfd_open(target.pid)
+        except ProcessLookupError:
+            continue
+        except OSError:
+            descriptor = None
+        try:
+            _send(target, descriptor, signum)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def _send(target: Identity, descriptor: int | None, signum: signal.Signals) -> None:
+    found = procfs.stat(target.pid)  # read after the descriptor was opened: it cannot change its meaning any more
+    if found is None or found.identity != target:
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if descriptor is None:
+            os.kill(target.pid, signum)
+        else:
+            signal.pidfd_send_signal(descriptor, signum)

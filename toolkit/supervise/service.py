@@ -1,0 +1,53 @@
+"""What the supervisor is told of one service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from toolkit.config.models import Restart, Warmup
+from toolkit.runtimes.base import Launch
+from toolkit.supervise.gates import Gate
+from toolkit.supervise.lifecycle import Policy
+
+
+@dataclass(frozen=True)
+class ServiceRun:
+    """One service to run.
+
+    ``launch`` makes the process of an attempt from its number. ``gpus`` are the dictionaries of the status document
+    (``uuid``, ``index``, ``budget_mib``). ``memory_policy`` is what ``affinity.wrap`` takes.
+    """
+
+    name: str
+    runtime: str
+    launch: Callable[[int], Launch]
+    port: int
+    cpus: tuple[int, ...] = ()
+    memory_policy: Any = None
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    after: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    wave: int = 0
+    warmup: Warmup = "full"
+    restart: Restart = Restart()
+    grace_s: float = 10.0
+    late_compile: Literal["warn", "drain"] = "warn"
+    required: bool = True
+    backoff_first_s: float = 0.5
+
+    def gate(self) -> Gate:
+        """What it waits for."""
+        devices = frozenset(str(gpu["uuid"]) for gpu in self.gpus)
+        return Gate(self.name, self.after, self.requires, devices, self.wave, self.required)
+
+    def policy(self) -> Policy:
+        """How it is restarted and stopped."""
+        return Policy(
+            max_restarts=self.restart.max_restarts,
+            window_s=self.restart.window,
+            backoff_first_s=self.backoff_first_s,
+            grace_s=self.grace_s,
+            late_compile=self.late_compile,
+        )

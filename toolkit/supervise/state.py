@@ -1,0 +1,164 @@
+"""The state folder of a deployment: one supervisor at a time, a status that is whole, events that only grow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from toolkit.errors import ToolkitError
+from toolkit.supervise import procfs
+
+MAX_EVENTS_BYTES = 16 * 1024**2
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The supervisor that holds, or last held, a state folder; ``cookie`` marks the processes it started."""
+
+    deployment: str
+    pid: int
+    start_ticks: int
+    cookie: str
+    control_port: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        found = procfs.stat(self.pid)
+        return found is not None and found.identity.start_ticks == self.start_ticks and found.state != "Z"
+
+
+class StateFolder:
+    """Paths and files of one deployment's state. Readers need no lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.status_file = path / "status.json"
+        self.events_file = path / "events.jsonl"
+        self.owner_file = path / "supervisor.json"
+        self.socket = path / "control.sock"
+        self._lock = filelock.FileLock(path / "lock", timeout=0)
+        self._events: int | None = None
+
+    def log(self, service: str) -> Path:
+        """The log file of a service."""
+        return self.logs / f"{service}.log"
+
+    def open(self, deployment: str) -> Owner | None:
+        """Takes the folder; the owner that died without tidying up, or None.
+
+        Raises: ToolkitError when another supervisor runs in it.
+        """
+        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise self._taken(deployment) from None
+        previous = self.owner()
+        self._events = _open_events(self.events_file)
+        return previous
+
+    def _taken(self, deployment: str) -> ToolkitError:
+        owner = self.owner()
+        pid = owner.pid if owner else None
+        return ToolkitError(
+            f"deployment '{deployment}' already runs" + (f" (supervisor pid {pid})" if pid else ""),
+            str(self.path),
+            "See 'coexist status'; 'coexist down' stops it.",
+            code="already_running",
+            pid=pid,
+        )
+
+    def close(self) -> None:
+        """Removes what speaks of a running supervisor, and lets the folder go."""
+        for path in (self.socket, self.owner_file):
+            path.unlink(missing_ok=True)
+        if self._events is not None:
+            os.close(self._events)
+            self._events = None
+        self._lock.release()
+
+    def owner(self) -> Owner | None:
+        """Who holds or last held the folder; None when it was left tidily."""
+        document = _read_json(self.owner_file)
+        if document is None:
+            return None
+        try:
+            return Owner(**document)
+        except TypeError:
+            return None
+
+    def write_owner(self, owner: Owner) -> None:
+        publish(self.owner_file, asdict(owner))
+
+    def write_status(self, document: Mapping[str, Any]) -> None:
+        publish(self.status_file, document)
+
+    def status(self) -> dict[str, Any] | None:
+        """The last status that was written, or None."""
+        return _read_json(self.status_file)
+
+    def append_event(self, document: Mapping[str, Any]) -> None:
+        """Adds one event; a single write, so that a crash tears at most the last line."""
+        if self._events is not None:
+            os.write(self._events, json.dumps(document, separators=(",", ":")).encode() + b"\n")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """All events, oldest first, without torn lines."""
+        return read_events(self.events_file)
+
+
+def publish(path: Path, document: Mapping[str, Any]) -> None:
+    """Writes a JSON file whole or not at all."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Events of a file, oldest first; a line that a crash tore is passed over."""
+    try:
+        file = path.open(errors="replace")
+    except OSError:
+        return
+    with file:
+        for line in file:
+            with contextlib.suppress(json.JSONDecodeError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
+
+
+def _open_events(path: Path) -> int:
+    if path.exists() and path.stat().st_size > MAX_EVENTS_BYTES:
+        path.replace(path.with_name("events.1.jsonl"))
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.write(descriptor, b"\n")  # a crash tore the last line: it must not swallow the next one
+    return descriptor
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    return document if isinstance(document, dict) else None
