@@ -11,7 +11,9 @@ from toolkit.warm.model import (
     Target,
     WarmupError,
 )
-from toolkit.warm.perform import drain, first_request, prime, register, wait_loaded
+from toolkit.warm.preload import wait_loaded
+from toolkit.warm.prime import prime
+from toolkit.warm.serving import drain, first_request, register
 
 __all__ = [
     "CanaryResult",

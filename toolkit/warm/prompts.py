@@ -6,11 +6,17 @@ import hashlib
 
 # Common short words: about one token each in any tokenizer, so a length in words is nearly one in tokens.
 WORDS = (
-    "the river runs past a small old town where people walk in spring and talk about work food music rain games "
-    "children read long books by the window while birds fly over green fields near an open road to some far blue hill"
-).split()
+    "the", "river", "runs", "past", "a", "small", "old", "town", "where", "people",
+    "walk", "in", "spring", "and", "talk", "about", "work", "food", "music", "rain",
+    "games", "children", "read", "long", "books", "by", "window", "while", "birds", "fly",
+    "over", "green", "fields", "near", "an", "open", "road", "to", "some", "far",
+    "blue", "hill",
+)  # fmt: skip
 PROBE_LENGTHS = (6, 14, 30)
 UNSEEN_LENGTH = 22
+# Found by trying all orders: six probes are enough for a steady server, and neither slow first requests nor any
+# pattern of slow and fast ones with a period of two to four looks steady because a length only meets itself.
+FIRST_LENGTHS = (0, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0)
 
 
 def probe_lengths(max_input_tokens: int | None) -> tuple[int, ...]:
@@ -27,10 +33,9 @@ def unseen_length(max_input_tokens: int | None) -> int:
 
 
 def length_of_probe(index: int, lengths: tuple[int, ...]) -> int:
-    """The length of probe ``index``: each length twice, then in an order with no period a slow request could match."""
-    if index < 2 * len(lengths):
-        return lengths[index % len(lengths)]
-    return lengths[_number("length", index) % len(lengths)]
+    """The length of probe ``index``, in an order that slow requests can't fall in step with."""
+    order = FIRST_LENGTHS[index] if index < len(FIRST_LENGTHS) else _number("length", index)
+    return lengths[order % len(lengths)]
 
 
 def prompt(length: int, seed: int) -> str:

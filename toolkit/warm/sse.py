@@ -30,19 +30,13 @@ def _data_of(block: str) -> str | None:
     return "\n".join(lines) if lines else None
 
 
-def read_event(data: str) -> Piece:
-    """What one event says; ``[DONE]`` finishes.
+def read_piece(body: str) -> Piece:
+    """What a completion or chat completion says, whole or one event of it; ``[DONE]`` finishes.
 
     Raises: ValueError when it is not JSON of a completion.
     """
-    return Piece(finished=True) if data.strip() == "[DONE]" else read_answer(data)
-
-
-def read_answer(body: str) -> Piece:
-    """What a completion or chat completion says, as one event or whole.
-
-    Raises: ValueError when it is not JSON of a completion.
-    """
+    if body.strip() == "[DONE]":
+        return Piece(finished=True)
     document = json.loads(body)
     if not isinstance(document, Mapping):
         raise ValueError("not a JSON object")

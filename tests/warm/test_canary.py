@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from toolkit.runtimes.base import CanaryCheck
+from toolkit.warm.canary import judge_text, judge_vector
+
+FRANCE = CanaryCheck("The capital of France is", 2, expected_tokens=(7042, 30), expected_text=" Paris.")
+
+
+def test_tokens_decide_where_both_sides_have_them():
+    assert judge_text(FRANCE, "whatever", (7042, 30)).ok
+    assert not judge_text(FRANCE, " Paris.", (7042, 31)).ok
+
+
+def test_text_decides_when_the_answer_has_no_tokens():
+    assert judge_text(FRANCE, " Paris.", None).ok
+    assert not judge_text(FRANCE, " Lyon.", None).ok
+
+
+def test_the_answer_may_go_on_after_the_expected_text():
+    assert judge_text(CanaryCheck(expected_text=" Paris"), " Paris. It is", None).ok
+    assert judge_text(CanaryCheck(expected_text=" Paris"), "Paris", None).ok
+    assert not judge_text(CanaryCheck(expected_text=" Paris"), " Par", None).ok
+
+
+@pytest.mark.parametrize("text", ["anything", ""])
+def test_without_an_expected_answer_nothing_is_right(text: str):
+    assert not judge_text(CanaryCheck(), text, None).ok
+
+
+def test_an_expected_text_of_spaces_is_taken_literally():
+    assert not judge_text(CanaryCheck(expected_text="\n"), "anything", None).ok
+    assert judge_text(CanaryCheck(expected_text="\n"), "\n", None).ok
+
+
+def test_a_vector_counts_by_its_direction():
+    check = CanaryCheck(expected_vector=(1.0, 0.0, 0.0))
+    assert judge_vector(check, (2.0, 0.0, 0.0)).ok
+    assert not judge_vector(check, (1.0, 1.0, 0.0)).ok
+    assert judge_vector(check, (1.0, 1.0, 0.0)).got == "cosine 0.707107"
+
+
+@pytest.mark.parametrize("vector", [(1.0, 0.0), (0.0, 0.0, 0.0), (float("nan"), 0.0, 0.0), (-1.0, 0.0, 0.0)])
+def test_a_vector_of_another_size_or_without_direction_is_wrong(vector: tuple[float, ...]):
+    assert not judge_vector(CanaryCheck(expected_vector=(1.0, 0.0, 0.0)), vector).ok
+
+
+def test_without_an_expected_vector_nothing_is_right():
+    assert not judge_vector(CanaryCheck(), (1.0,)).ok

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.warm.conftest import FakeClock, Server
+from toolkit.runtimes.base import HttpProbe, LogProbe
+from toolkit.warm import Progress, Target, WarmupError, wait_loaded
+
+Make = Callable[..., Target]
+
+
+async def test_parts_and_counts_come_from_the_stage_answer(server: Server, target: Make, http, clock, told):
+    server.stage |= {"attention": "sdpa"}
+    report = await wait_loaded(target(), http, clock, told.append)
+    assert report.parts == {"context": None, "weights": 0.2, "kv_cache": None, "tokenizer": None}
+    assert (report.bytes_read, report.attention, report.compile_events) == (7, "sdpa", 3)
+
+
+async def test_every_change_is_told_once(server: Server, target: Make, http, clock, told: list[Progress]):
+    stages = [("preload", 0), ("preload", 0), ("preload", 5), ("preload", 5), ("loaded", 7)]
+
+    async def move(_: web.Request) -> None:
+        if stages:
+            server.stage["stage"], server.stage["bytes_read"] = stages.pop(0)
+
+    server.before = move
+    await wait_loaded(target(), http, clock, told.append)
+    assert [progress.done for progress in told] == [0, 5, 7]
+    assert [progress.what for progress in told] == ["done: weights", "done: weights", "loaded"]
+
+
+async def test_nobody_listening_yet_is_waited_for(http, clock: FakeClock, told: list[Progress], server, target: Make):
+    closed = Target("http://127.0.0.1:9", target().probes)
+    with pytest.raises(WarmupError) as caught:
+        await wait_loaded(closed, http, clock, told.append, timeout_s=3)
+    assert caught.value.code == "loaded_timeout"
+    assert caught.value.what == "not loaded in time; last: GET /v1/stage: nothing listens yet"
+    assert clock.now_s >= 103
+
+
+async def test_503_for_ever_never_counts_as_loaded(server: Server, target: Make, http, clock, told):
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=503, text="loading")
+
+    server.before = refuse
+    waiting = asyncio.ensure_future(wait_loaded(target(), http, clock, told.append))
+    while len(server.asked) < 20:
+        await asyncio.sleep(0.001)
+    assert not waiting.done()
+    waiting.cancel()
+    assert told == [Progress("PRELOAD", 0, None, "GET /v1/stage: 503 Service Unavailable: loading")]
+
+
+async def test_an_answer_that_is_not_json_never_counts_as_loaded(server: Server, target: Make, http, clock, told):
+    async def nonsense(_: web.Request) -> web.Response:
+        return web.Response(text="<html>loaded</html>")
+
+    server.before = nonsense
+    with pytest.raises(WarmupError, match="stage answer is not JSON"):
+        await wait_loaded(target(), http, clock, told.append, timeout_s=1)
+
+
+async def test_a_ready_path_must_also_contain_its_text(server: Server, target: Make, http, clock, told):
+    probes = {"stage": None, "loaded": HttpProbe("/health", expect_text="nobody says this")}
+    with pytest.raises(WarmupError, match="does not contain 'nobody says this'"):
+        await wait_loaded(target(**probes), http, clock, told.append, timeout_s=1)
+    report = await wait_loaded(target(stage=None, loaded=HttpProbe("/health")), http, clock, told.append)
+    assert set(report.parts.values()) == {None}
+
+
+async def test_a_health_path_that_lies_is_not_enough_where_a_deeper_one_exists(
+    server: Server, target: Make, http, clock, told
+):
+    async def lie(request: web.Request) -> web.Response | None:
+        early = request.path == "/health_generate" and len(server.asked) < 8
+        return web.Response(status=503) if early else None
+
+    server.before = lie
+    probes = {"stage": None, "loaded": HttpProbe("/health"), "deep": HttpProbe("/health_generate")}
+    await wait_loaded(target(**probes), http, clock, told.append)
+    assert len(server.asked) >= 8
+
+
+async def test_a_log_line_can_say_that_it_is_loaded(target: Make, http: aiohttp.ClientSession, clock, told):
+    log = ["starting\n"]
+
+    def read_log() -> str:
+        log[0] += "tick\n"
+        return log[0] + ("Uvicorn running on 8001\n" if log[0].count("tick") > 3 else "")
+
+    made = target(stage=None, loaded=LogProbe(r"^Uvicorn running on \d+$"))
+    await wait_loaded(Target(made.base_url, made.probes, read_log), http, clock, told.append)
+    assert log[0].count("tick") == 4
+
+
+async def test_nothing_to_wait_for_is_loaded_at_once(target: Make, http, clock, told):
+    await wait_loaded(target(stage=None, loaded=None), http, clock, told.append)
+    assert told == [Progress("PRELOAD", 1, 1, "loaded")]

@@ -1,0 +1,227 @@
+"""Requests to an instance: the only place of the warm-up that talks. Failures are one line without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import aiohttp
+
+from toolkit.runtimes.base import Generation, HttpProbe
+from toolkit.warm import prompts, sse
+from toolkit.warm.model import Clock, Target, WarmupError
+
+TOKEN_HEADER = "X-Coexist-Token"  # noqa: S105  the header's name, not a token
+# A program that compiles on its first request may take minutes for it.
+GENERATION_TIMEOUT_S = 300.0
+SHOWN_CHARS = 160
+MAX_EVENT_BYTES = 1 << 20
+NOT_YET_STATUSES = frozenset({429, 502, 503, 504})
+PROBE_TOKENS = 2
+# After an answer without text: the first token may be an end token, or half a character.
+PROBE_TOKENS_AFTER_EMPTY = 16
+MAX_EMPTY_ANSWERS = 8
+
+T = TypeVar("T")
+
+
+class RequestFailedError(Exception):
+    """One request went wrong; ``not_yet``: the server may only need more time."""
+
+    def __init__(self, reason: str, *, not_yet: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.not_yet = not_yet
+
+
+async def or_fail(answer: Awaitable[T]) -> T:
+    """The answer.
+
+    Raises: WarmupError ``request_failed`` in place of RequestFailedError.
+    """
+    try:
+        return await answer
+    except RequestFailedError as error:
+        raise WarmupError(error.reason, code="request_failed") from error
+
+
+@dataclass(frozen=True)
+class Client:
+    """One instance and the session that reaches it. Every method raises RequestFailedError."""
+
+    target: Target
+    http: aiohttp.ClientSession
+
+    async def send(self, probe: HttpProbe) -> str:
+        """The body of the answer, which is what the probe expects."""
+        body = await self._body(probe)
+        if probe.expect_text is not None and probe.expect_text not in body:
+            raise RequestFailedError(
+                f"{_name(probe)}: the answer does not contain '{probe.expect_text}': {shorten(body, probe.headers)}"
+            )
+        return body
+
+    async def complete(self, prompt: str, max_tokens: int) -> sse.Piece:
+        """A whole greedy completion, asked with the attempt's token."""
+        generation = self._generation()
+        body = _completion_body(generation, prompt, max_tokens, stream=False)
+        probe = _generation_probe(generation, body, generation.headers)
+        return _parsed(probe, await self._body(probe))
+
+    async def embed(self, text: str, headers: Mapping[str, str]) -> tuple[float, ...]:
+        """The embedding of ``text``."""
+        generation = self._generation()
+        probe = _generation_probe(generation, _with_model(generation, {"input": text}), headers)
+        answer = await self._body(probe)
+        try:
+            return sse.read_embedding(answer)
+        except ValueError as error:
+            raise RequestFailedError(f"{_name(probe)}: {error}: {shorten(answer, headers)}") from error
+
+    async def answer_ms(self, clock: Clock, length: int, seed: int, headers: Mapping[str, str]) -> float:
+        """Milliseconds to the first content token, or to the whole answer where there are no tokens."""
+        generation = self._generation()
+        if generation.kind == "completions":
+            return await self._first_token_ms(clock, length, seed, headers)
+        started_s = clock.now()
+        if generation.kind == "embeddings":
+            await self.embed(prompts.prompt(length, seed), headers)
+        elif generation.request is not None:
+            await self.send(generation.request)
+        return (clock.now() - started_s) * 1000
+
+    async def _first_token_ms(self, clock: Clock, length: int, seed: int, headers: Mapping[str, str]) -> float:
+        generation = self._generation()
+        for attempt in range(MAX_EMPTY_ANSWERS):
+            tokens = PROBE_TOKENS_AFTER_EMPTY if attempt else PROBE_TOKENS
+            body = _completion_body(generation, prompts.prompt(length, seed + attempt), tokens, stream=True)
+            probe = _generation_probe(generation, body, headers)
+            started_s = clock.now()
+            async with self._exchange(probe) as response:
+                first_s = await _first_text_s(response, clock, probe)
+            if first_s is not None:
+                return (first_s - started_s) * 1000
+        raise RequestFailedError(f"POST {generation.path}: {MAX_EMPTY_ANSWERS} answers in a row hold no text")
+
+    async def _body(self, probe: HttpProbe) -> str:
+        async with self._exchange(probe) as response:
+            return await _text(response)
+
+    @contextlib.asynccontextmanager
+    async def _exchange(self, probe: HttpProbe) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer with the expected status."""
+        try:
+            async with self.http.request(
+                probe.method,
+                self.target.base_url + probe.path,
+                json=probe.body,
+                headers=dict(probe.headers),
+                timeout=aiohttp.ClientTimeout(total=probe.timeout_s),
+                allow_redirects=False,
+            ) as response:
+                if response.status != probe.expect_status:
+                    raise _wrong_status(probe, response.status, response.reason, await _text(response))
+                yield response
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise _broken(probe, error) from error
+
+    def _generation(self) -> Generation:
+        if self.target.probes.generation is None:
+            raise RequestFailedError("nothing says how this service is asked for an answer")
+        return self.target.probes.generation
+
+
+def shorten(text: str, headers: Mapping[str, str]) -> str:
+    """The beginning of ``text`` on one line, with every header value taken out."""
+    for value in filter(None, headers.values()):
+        text = text.replace(value, "***")
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARS else line[:SHOWN_CHARS] + "…"
+
+
+def quick(probe: HttpProbe, timeout_s: float) -> HttpProbe:
+    """The probe with at most this time-out."""
+    return replace(probe, timeout_s=min(probe.timeout_s, timeout_s))
+
+
+async def _first_text_s(response: aiohttp.ClientResponse, clock: Clock, probe: HttpProbe) -> float | None:
+    """The clock at the first text; the answer is read to its end, so that the next request finds the server idle."""
+    if response.content_type != "text/event-stream":
+        piece = _parsed(probe, await _text(response))
+        return clock.now() if piece.text else None
+    first_s: float | None = None
+    finished = False
+    async for piece in _pieces(response, probe):
+        if first_s is None and piece.text:
+            first_s = clock.now()
+        finished = finished or piece.finished
+    if not finished:
+        raise RequestFailedError(f"{_name(probe)}: the stream ended before the answer did")
+    return first_s
+
+
+async def _pieces(response: aiohttp.ClientResponse, probe: HttpProbe) -> AsyncIterator[sse.Piece]:
+    buffer = b""
+    async for chunk in response.content.iter_any():
+        events, buffer = sse.split_events(buffer + chunk)
+        for event in events:
+            yield _parsed(probe, event)
+        if len(buffer) > MAX_EVENT_BYTES:
+            raise RequestFailedError(f"{_name(probe)}: an event of the stream is over {MAX_EVENT_BYTES} bytes")
+
+
+def _completion_body(generation: Generation, prompt: str, max_tokens: int, *, stream: bool) -> dict[str, Any]:
+    """The JSON of one greedy completion (or chat completion, by path)."""
+    chat = generation.path.endswith("/chat/completions")
+    asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
+    return _with_model(generation, {**asked, "max_tokens": max_tokens, "temperature": 0, "stream": stream})
+
+
+def _with_model(generation: Generation, body: dict[str, Any]) -> dict[str, Any]:
+    return body if generation.model is None else {"model": generation.model, **body}
+
+
+def _generation_probe(generation: Generation, body: Any, headers: Mapping[str, str]) -> HttpProbe:
+    return HttpProbe(generation.path, "POST", body, headers, timeout_s=GENERATION_TIMEOUT_S)
+
+
+async def _text(response: aiohttp.ClientResponse) -> str:
+    return (await response.read()).decode("utf-8", "replace")
+
+
+def _parsed(probe: HttpProbe, data: str) -> sse.Piece:
+    try:
+        piece = sse.read_piece(data)
+    except ValueError as error:
+        shown = shorten(data, probe.headers)
+        raise RequestFailedError(f"{_name(probe)}: the answer is not a completion ({error}): {shown}") from error
+    if piece.error is not None:
+        raise RequestFailedError(f"{_name(probe)}: the server reports: {shorten(piece.error, probe.headers)}")
+    return piece
+
+
+def _wrong_status(probe: HttpProbe, status: int, reason: str | None, body: str) -> RequestFailedError:
+    shown = shorten(body, probe.headers)
+    said = " ".join(filter(None, (str(status), reason)))
+    return RequestFailedError(
+        f"{_name(probe)}: {said}" + (f": {shown}" if shown else ""), not_yet=status in NOT_YET_STATUSES
+    )
+
+
+def _broken(probe: HttpProbe, error: Exception) -> RequestFailedError:
+    if isinstance(error, asyncio.TimeoutError):
+        return RequestFailedError(f"{_name(probe)}: no whole answer within {probe.timeout_s:g} s")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return RequestFailedError(f"{_name(probe)}: nothing listens yet", not_yet=True)
+    if isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionError)):
+        return RequestFailedError(f"{_name(probe)}: the connection was closed without an answer", not_yet=True)
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return RequestFailedError(f"{_name(probe)}: the answer broke off half-way")
+    return RequestFailedError(f"{_name(probe)}: {type(error).__name__}")
+
+
+def _name(probe: HttpProbe) -> str:
+    return f"{probe.method} {probe.path}"

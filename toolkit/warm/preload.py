@@ -1,0 +1,117 @@
+"""The end of PRELOAD: an instance is asked until it says that it is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from toolkit.runtimes.base import HttpProbe, LogProbe
+from toolkit.warm.client import Client, RequestFailedError, quick
+from toolkit.warm.model import PARTS, Clock, OnProgress, Progress, StageReport, Target, WarmupError
+
+POLL_S = 0.1
+POLL_TIMEOUT_S = 10.0
+
+
+async def wait_loaded(
+    target: Target,
+    http: aiohttp.ClientSession,
+    clock: Clock,
+    on_progress: OnProgress,
+    timeout_s: float | None = None,
+) -> StageReport:
+    """What PRELOAD did, once the instance says that it is loaded; until then it is asked every ``POLL_S``.
+
+    Without ``timeout_s`` it waits for ever: the caller cancels.
+
+    Raises: WarmupError ``loaded_timeout`` with the last answer.
+    """
+    client = Client(target, http)
+    deadline_s = None if timeout_s is None else clock.now() + timeout_s
+    told: Progress | None = None
+    while True:
+        report, progress = await _ask(client)
+        if progress != told:
+            on_progress(progress)
+            told = progress
+        if report is not None:
+            return report
+        if deadline_s is not None and clock.now() >= deadline_s:
+            raise WarmupError(f"not loaded in time; last: {progress.what}", code="loaded_timeout")
+        await clock.sleep(POLL_S)
+
+
+async def _ask(client: Client) -> tuple[StageReport | None, Progress]:
+    """The report when loaded, and where PRELOAD stands."""
+    probes = client.target.probes
+    try:
+        if probes.stage is not None:
+            return read_stage(await client.send(quick(probes.stage, POLL_TIMEOUT_S)))
+        await _check_loaded(client)
+        if probes.deep is not None:
+            await client.send(probes.deep)
+    except RequestFailedError as error:
+        return None, Progress("PRELOAD", 0, None, error.reason)
+    return StageReport(dict.fromkeys(PARTS)), Progress("PRELOAD", 1, 1, "loaded")
+
+
+async def _check_loaded(client: Client) -> None:
+    loaded = client.target.probes.loaded
+    if isinstance(loaded, HttpProbe):
+        await client.send(quick(loaded, POLL_TIMEOUT_S))
+    elif isinstance(loaded, LogProbe):
+        text = client.target.read_log() if client.target.read_log is not None else ""
+        if re.search(loaded.pattern, text, re.MULTILINE) is None:
+            raise RequestFailedError(f"no line of its log matches '{loaded.pattern}' yet", not_yet=True)
+
+
+def read_stage(body: str) -> tuple[StageReport | None, Progress]:
+    """What a built-in server's stage answer says: the report once it is loaded, and where PRELOAD stands. Pure."""
+    stage = json_object(body)
+    parts = stage["parts"] if isinstance(stage.get("parts"), Mapping) else {}
+    read_bytes = _count(stage, "bytes_read")
+    if stage.get("stage") not in {"loaded", "serving"}:
+        return None, Progress("PRELOAD", read_bytes or 0, None, _standing(stage, parts))
+    attention = stage.get("attention")
+    report = StageReport(
+        parts={**dict.fromkeys(PARTS), **parts},
+        bytes_read=read_bytes,
+        attention=attention if isinstance(attention, str) else None,
+        compile_events=_count(stage, "compile_events"),
+    )
+    return report, Progress("PRELOAD", read_bytes or 1, read_bytes or 1, "loaded")
+
+
+async def compile_events(client: Client) -> int | None:
+    """The instance's own count of compiles; None: not observable this way.
+
+    Raises: RequestFailedError.
+    """
+    if client.target.probes.stage is None:
+        return None
+    return _count(json_object(await client.send(client.target.probes.stage)), "compile_events")
+
+
+def json_object(body: str) -> Mapping[str, Any]:
+    """The JSON object in ``body``; anything else tells nothing and is empty."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, Mapping) else {}
+
+
+def _standing(stage: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    if "stage" not in stage:
+        return "its stage answer is not JSON with a 'stage'"
+    over = ", ".join(name for name in parts if parts[name] is not None)
+    return f"done: {over}" if over else "starting"
+
+
+def _count(stage: Mapping[str, Any], name: str) -> int | None:
+    value = stage.get(name)
+    return value if isinstance(value, int) else None
