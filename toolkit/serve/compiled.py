@@ -1,0 +1,258 @@
+"""A compiled engine at run time: packages, weights and KV caches in memory, ready for prefill and decode.
+
+Nothing here compiles or traces, and nothing heavy is imported: only torch's core and its package loader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from toolkit.errors import ToolkitError
+from toolkit.serve.architecture import read_json
+from toolkit.serve.isa import missing_features
+from toolkit.serve.weights import load_tensors
+
+ENGINE_FORMAT = 1
+OnPart = Callable[[str, float], None]
+_Result = TypeVar("_Result")
+
+
+def cache_length(max_seq_len: int) -> int:
+    """Positions that one slot's KV cache holds: a few more than ``max_seq_len``.
+
+    The spare ones take the writes of idle rows, and keep a full slot apart from a whole cache in the traced graph.
+    """
+    return (max_seq_len // 16 + 1) * 16
+
+
+def prompt_lengths(longest: int) -> list[int]:
+    """Prompt lengths that a full warm-up runs: 1, 2, 4, … and the longest."""
+    lengths = [1 << power for power in range(longest.bit_length()) if 1 << power < longest]
+    return [*lengths, longest]
+
+
+class CompiledEngine:
+    """Slots 0..max_batch_size-1, each with its own position and KV cache; not thread-safe.
+
+    A slot lives from ``prefill`` to ``release``. Low slot numbers first: a decode step costs as much as the
+    range from the lowest to the highest slot it names.
+    """
+
+    def __init__(
+        self, info: Mapping[str, Any], packages: Mapping[str, Any], weights: Mapping[str, Tensor], caches: list[Tensor]
+    ) -> None:
+        self.info = info
+        limits = info["limits"]
+        self.max_batch_size: int = limits["max_batch_size"]
+        self.max_input_len: int = limits["max_input_len"]
+        self.max_seq_len: int = limits["max_seq_len"]
+        self.vocab_size: int = info["vocab_size"]
+        self.eos_token_ids: tuple[int, ...] = tuple(info["eos_token_ids"])
+        self.bytes_read = sum(tensor.nbytes for tensor in weights.values())
+        self.kv_cache_bytes = sum(cache.nbytes for cache in caches)
+        self._packages = packages
+        self._weights = weights  # the packages only borrow them
+        self._caches = caches
+        self._device = caches[0].device
+        self._counting = torch.arange(self.max_seq_len, device=self._device)
+        self._lengths = [0] * self.max_batch_size
+        self._views: dict[tuple[int, int], list[Tensor]] = {}
+
+    @classmethod
+    def load(cls, engine_dir: Path, device: str, on_part: OnPart = lambda name, seconds: None) -> CompiledEngine:
+        """The engine of a folder, in memory; ``on_part`` hears how long context, weights and kv_cache took.
+
+        Raises: ToolkitError when the folder is no engine, or was compiled for another device or processor.
+        """
+        info = read_engine_info(engine_dir)
+        check_fits(info, engine_dir, device)
+        packages = _timed("context", on_part, lambda: _open_packages(engine_dir, device))
+        weights = _timed("weights", on_part, lambda: _give_weights(engine_dir, device, packages))
+        caches = _timed("kv_cache", on_part, lambda: _new_caches(info, device))
+        return cls(info, packages, weights, caches)
+
+    def length(self, slot: int) -> int:
+        """Tokens whose keys and values the slot holds; 0 when it is free."""
+        return self._lengths[slot]
+
+    def prefill(self, slot: int, token_ids: Sequence[int], start: int = 0) -> Tensor:
+        """Logits [vocab] float32 after the last token; the slot then holds start + len(token_ids) tokens.
+
+        ``start`` > 0 continues behind tokens the slot already holds (a chunk, or a copied prefix).
+        Raises: ValueError when there is no token, the slot holds fewer than ``start``, or a limit is passed.
+        """
+        end = start + len(token_ids)
+        if not token_ids or len(token_ids) > self.max_input_len or end > self.max_seq_len:
+            raise ValueError(f"{len(token_ids)} tokens from position {start} do not fit this engine's limits")
+        if start and not 0 < start <= self._lengths[slot]:
+            raise ValueError(f"slot {slot} holds {self._lengths[slot]} tokens, so nothing can start at {start}")
+        tokens = torch.tensor(token_ids, device=self._device)
+        inputs = [tokens, torch.tensor([start], device=self._device), self._counting[: self._span(end)]]
+        logits: Tensor = self._packages["prefill"].run(inputs + self._rows(slot, slot + 1))[0]
+        self._lengths[slot] = end
+        return logits
+
+    def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
+        """Logits [n, vocab] float32 after one more token in each of n different slots, in the order given.
+
+        Raises: ValueError when a slot is named twice, holds nothing or is full.
+        """
+        self._check_decode(slots, token_ids)
+        first, last = min(slots), max(slots) + 1
+        tokens = [0] * (last - first)
+        for slot, token in zip(slots, token_ids, strict=True):
+            tokens[slot - first] = token
+        # An idle row in between writes behind its own last token, where its next real token will overwrite it.
+        positions = self._lengths[first:last]
+        span = self._span(max(self._lengths[slot] for slot in slots) + 1)
+        inputs = [torch.tensor(tokens, device=self._device), torch.tensor(positions, device=self._device)]
+        inputs.append(self._counting[:span])
+        logits: Tensor = self._packages["decode"].run(inputs + self._rows(first, last))[0]
+        for slot in slots:
+            self._lengths[slot] += 1
+        rows = [slot - first for slot in slots]
+        return logits if rows == list(range(last - first)) else logits[rows]
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        """Puts the first ``count`` tokens of one slot into another, so that a prompt can start behind them.
+
+        Raises: ValueError when the source holds fewer tokens.
+        """
+        if not 0 < count <= self._lengths[source]:
+            raise ValueError(f"slot {source} holds {self._lengths[source]} tokens, not {count}")
+        if source != target:
+            for cache in self._caches:
+                cache[target, :, :count] = cache[source, :, :count]
+        self._lengths[target] = count
+
+    def release(self, slot: int) -> None:
+        """Frees a slot; one that is free already stays so."""
+        self._lengths[slot] = 0
+
+    def shapes(self, mode: str = "full") -> list[str]:
+        """Keys of the shapes to warm: every decode batch and a spread of prompt lengths, or just one (``single``)."""
+        if mode == "single":
+            return ["prefill:1"]
+        lengths = prompt_lengths(min(self.max_input_len, self.max_seq_len - 1))
+        return [f"prefill:{n}" for n in lengths] + [f"decode:{n}" for n in range(1, self.max_batch_size + 1)]
+
+    def run_shape(self, key: str) -> None:
+        """Runs one key of ``shapes`` on free slots, which are free again afterwards.
+
+        Raises: ValueError for an unknown key; RuntimeError when a slot it needs is in use.
+        """
+        phase, _, size = key.partition(":")
+        if phase not in ("prefill", "decode") or not size.isdigit() or int(size) < 1:
+            raise ValueError(f"'{key}' is not a shape of this engine")
+        slots = range(int(size) if phase == "decode" else 1)
+        if any(self._lengths[slot] for slot in slots):
+            raise RuntimeError("a slot that this shape needs is in use")
+        try:
+            self._run_shape(phase, int(size), slots)
+        finally:
+            for slot in slots:
+                self.release(slot)
+
+    def _run_shape(self, phase: str, size: int, slots: Sequence[int]) -> None:
+        if phase == "prefill":
+            self.prefill(0, [0] * size)
+        else:
+            for slot in slots:
+                self._lengths[slot] = 1
+            self.decode(slots, [0] * size)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _check_decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> None:
+        if not slots or len(set(slots)) != len(slots) or len(slots) != len(token_ids):
+            raise ValueError("decode needs one token for each of at least one different slots")
+        for slot in slots:
+            if not 0 < self._lengths[slot] < self.max_seq_len:
+                raise ValueError(
+                    f"slot {slot} holds {self._lengths[slot]} of {self.max_seq_len} tokens: no step possible"
+                )
+
+    def _span(self, needed: int) -> int:
+        return min(-(-needed // self._span_step) * self._span_step, self.max_seq_len)
+
+    @property
+    def _span_step(self) -> int:
+        return int(self.info.get("span_step", 1))
+
+    def _rows(self, first: int, last: int) -> list[Tensor]:
+        if (first, last) not in self._views:
+            self._views[first, last] = [cache[first:last] for cache in self._caches]
+        return self._views[first, last]
+
+
+def read_engine_info(engine_dir: Path) -> dict[str, Any]:
+    """The content of ``engine.json``.
+
+    Raises: ToolkitError when there is none, or it has another format.
+    """
+    info = read_json(engine_dir / "engine.json")
+    if info.get("format") != ENGINE_FORMAT:
+        raise ToolkitError(
+            f"engine format {info.get('format')} is not {ENGINE_FORMAT}",
+            str(engine_dir / "engine.json"),
+            "Build it again: coexist build --force.",
+            code="engine_format",
+        )
+    return info
+
+
+def check_fits(info: Mapping[str, Any], engine_dir: Path, device: str) -> None:
+    """Raises ToolkitError when the engine was compiled for another kind of device or for a processor with more."""
+    built_for = str(info["device"])
+    if built_for != device.partition(":")[0]:
+        raise ToolkitError(
+            f"the engine is compiled for {built_for}, not for {device}",
+            str(engine_dir),
+            f"Set options.device: {device.partition(':')[0]} in the recipe and build again.",
+            code="engine_device",
+        )
+    missing = missing_features(info.get("cpu_features", ()))
+    if missing:
+        raise ToolkitError(
+            f"the engine needs processor features this machine lacks: {', '.join(missing)}",
+            str(engine_dir),
+            "Build it on this machine: coexist build.",
+            code="engine_cpu",
+        )
+
+
+def _open_packages(engine_dir: Path, device: str) -> dict[str, Any]:
+    index = -1
+    if device.startswith("cuda"):
+        torch.cuda.init()
+        index = torch.device(device).index or 0
+        torch.zeros(1, device=device)
+    loader = torch._C._aoti.AOTIModelPackageLoader
+    return {phase: loader(str(engine_dir / f"{phase}.pt2"), "model", True, 1, index) for phase in ("prefill", "decode")}
+
+
+def _give_weights(engine_dir: Path, device: str, packages: Mapping[str, Any]) -> dict[str, Tensor]:
+    weights = load_tensors(engine_dir / "model.safetensors", device)
+    for package in packages.values():
+        wanted = {name: weights[name] for name in package.get_constant_fqns()}
+        package.load_constants(wanted, False, True, True)  # into the active buffer, all of them, shared not copied
+    return weights
+
+
+def _new_caches(info: Mapping[str, Any], device: str) -> list[Tensor]:
+    kv = info["kv_cache"]
+    shape = (info["limits"]["max_batch_size"], kv["heads"], kv["length"], kv["head_dim"])
+    return [torch.zeros(shape, dtype=getattr(torch, info["dtype"]), device=device) for _ in range(2 * kv["layers"])]
+
+
+def _timed(name: str, on_part: OnPart, work: Callable[[], _Result]) -> _Result:
+    begin = time.monotonic()
+    result = work()
+    on_part(name, time.monotonic() - begin)
+    return result

@@ -1,0 +1,210 @@
+"""The Llama-family decoder that is compiled: one prefill and one decode graph over preallocated KV caches.
+
+Shapes: B rows (slots), T prompt tokens, S cache length, D head size, N keys that a call looks at (``span``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from toolkit.serve.architecture import DecoderConfig, Rope
+
+FmhaMode = Literal["enable", "disable"]
+
+
+def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """Inverse frequencies, float32 of shape [head_dim / 2].
+
+    Source: the published definitions of linear and llama3 scaling, as Hugging Face configs name them.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    plain = 1.0 / (rope.theta**exponents)
+    if rope.kind == "default":
+        return plain
+    if rope.kind == "linear":
+        return plain / rope.factor
+    wavelength = 2 * math.pi / plain
+    original = rope.original_max_position_embeddings
+    longest, shortest = original / rope.low_freq_factor, original / rope.high_freq_factor
+    smooth = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blended = (1 - smooth) * plain / rope.factor + smooth * plain
+    stretched = torch.where(wavelength > longest, plain / rope.factor, blended)
+    return torch.where(wavelength < shortest, plain, stretched)
+
+
+def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
+    """Cosines and sines by position, float32 of shape [2, length, head_dim / 2]."""
+    angles = torch.outer(torch.arange(length).float(), rope_frequencies(rope, head_dim))
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``x`` [rows, heads, D] turned by its row's angles [rows, 1, D / 2]."""
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    """Attention by the fused operator; query [B, H, Q, D], key and value [B, K, N, D], ``visible`` bool.
+
+    On the CPU the fused kernel shares KV heads itself; elsewhere they are repeated, as the masked kernel needs.
+    """
+    group = query.shape[1] // key.shape[1]
+    if group > 1 and query.device.type != "cpu":
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=visible, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+    """Attention by two matrix products and a softmax; shapes as in ``fused_attention``."""
+    group = query.shape[1] // key.shape[1]
+    if group > 1:
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scores = torch.matmul(query, key.transpose(-1, -2)).float() * (query.shape[-1] ** -0.5)
+    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
+    return torch.matmul(weights.to(value.dtype), value)
+
+
+ATTENTION = {"enable": fused_attention, "disable": plain_attention}
+
+
+class Attention(nn.Module):
+    """One layer's attention; q, k and v come from one product."""
+
+    def __init__(self, config: DecoderConfig, fmha: FmhaMode) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        width = (self.heads + 2 * self.kv_heads) * self.head_dim
+        self.qkv_proj = nn.Linear(config.hidden_size, width, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=config.output_bias)
+        norm = config.qk_norm
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if norm else nn.Identity()
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if norm else nn.Identity()
+        self.attend = ATTENTION[fmha]
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query [rows, H, D] and key, value [rows, K, D] of hidden states [rows, hidden]."""
+        sizes = [self.heads, self.kv_heads, self.kv_heads]
+        query, key, value = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim)).split(sizes, dim=1)
+        return rotate(self.q_norm(query), cos, sin), rotate(self.k_norm(key), cos, sin), value
+
+    def prefill(self, x: Tensor, step: Step, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        query, key, value = self.project(x, step.cos, step.sin)
+        key_cache[0, :, step.positions] = key.transpose(0, 1)
+        value_cache[0, :, step.positions] = value.transpose(0, 1)
+        keys, values = key_cache[:, :, : step.span], value_cache[:, :, : step.span]
+        mixed = self.attend(query.transpose(0, 1).unsqueeze(0), keys, values, step.visible)
+        return self.o_proj(mixed.squeeze(0).transpose(0, 1).flatten(1))
+
+    def decode(self, x: Tensor, step: Step, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        query, key, value = self.project(x, step.cos, step.sin)
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        heads = torch.arange(self.kv_heads, device=x.device)[None, :]
+        key_cache[rows, heads, step.positions[:, None]] = key
+        value_cache[rows, heads, step.positions[:, None]] = value
+        keys, values = key_cache[:, :, : step.span], value_cache[:, :, : step.span]
+        # The query heads that share a KV head stand in for query positions: nothing is repeated.
+        grouped = query.unflatten(1, (self.kv_heads, -1))
+        return self.o_proj(self.attend(grouped, keys, values, step.visible).flatten(1))
+
+
+class MLP(nn.Module):
+    """Gate and up come from one product."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Step:
+    """What every layer of one call shares. ``visible`` depends on the layer's window, so it is kept by window."""
+
+    def __init__(self, model: Decoder, positions: Tensor, key_positions: Tensor, mask_shape: tuple[int, ...]) -> None:
+        self.positions = positions
+        self.span = key_positions.shape[0]
+        table = model.rope[:, positions]
+        self.cos, self.sin = table[0].unsqueeze(1), table[1].unsqueeze(1)
+        self._age = positions[:, None] - key_positions[None, :]
+        self._mask_shape = mask_shape
+        self.visible = self.seen(None)
+
+    def seen(self, window: int | None) -> Tensor:
+        causal = self._age >= 0
+        return (causal if window is None else causal & (self._age < window)).reshape(self._mask_shape)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: DecoderConfig, fmha: FmhaMode) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, fmha)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+
+class Decoder(nn.Module):
+    """A Llama-family decoder without its weights; ``fmha`` chooses the attention that is traced."""
+
+    rope: Tensor
+
+    def __init__(self, config: DecoderConfig, max_seq_len: int, fmha: FmhaMode = "enable") -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config, fmha) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tied_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
+        self.register_buffer("rope", rope_table(config.rope, config.head_dim, max_seq_len))
+
+    def prefill(self, tokens: Tensor, start: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
+        """Logits [vocab] float32 after the last of ``tokens`` [T], which stand at positions start, start + 1, ….
+
+        ``start`` int64 [1]; ``key_positions`` int64 [N] counts 0..N-1 with N >= start + T; ``caches`` holds key and
+        value by layer, [1, K, S, D]; positions before ``start`` must be filled already. Changed in place.
+        """
+        positions = start + torch.arange(tokens.shape[0], device=tokens.device)
+        step = Step(self, positions, key_positions, (1, 1, tokens.shape[0], key_positions.shape[0]))
+        hidden = self._run(tokens, step, caches, "prefill")
+        return self.lm_head(self.norm(hidden[-1:]))[0].float()
+
+    def decode(self, tokens: Tensor, positions: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
+        """Logits [B, vocab] float32 after one token a row; ``tokens`` and ``positions`` int64 [B], caches [B, K, S, D]."""
+        step = Step(self, positions, key_positions, (tokens.shape[0], 1, 1, key_positions.shape[0]))
+        return self.lm_head(self.norm(self._run(tokens, step, caches, "decode"))).float()
+
+    def _run(self, tokens: Tensor, step: Step, caches: Sequence[Tensor], phase: str) -> Tensor:
+        hidden: Tensor = self.embed_tokens(tokens)
+        masks = {window: step.seen(window) for window in set(self.config.windows)}
+        for index, layer in enumerate(self.layers):
+            step.visible = masks[self.config.windows[index]]
+            attention = getattr(layer.self_attn, phase)
+            hidden = hidden + attention(layer.input_layernorm(hidden), step, caches[2 * index], caches[2 * index + 1])
+            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return hidden
