@@ -1,0 +1,150 @@
+"""Request bodies in, OpenAI-shaped errors out: what both built-in servers read and refuse in the same way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_exceptions import HTTPException
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """An answer in OpenAI's error shape. ``param`` names the guilty field of the body."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's ``type`` of this error."""
+        kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+        return kinds.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+
+    def document(self) -> dict[str, Any]:
+        """The body of the answer."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> web.Response:
+        """The whole answer."""
+        return web.json_response(self.document(), status=self.status, headers=self.headers)
+
+
+def from_http(error: HTTPException) -> ApiError:
+    """The same refusal (404, 405, 413 and so on) in OpenAI's shape."""
+    headers = {name: value for name, value in error.headers.items() if name in ("Allow", "Retry-After")}
+    return ApiError(error.status, error.text or error.reason, headers=headers)
+
+
+async def read_object(request: web.Request, *, empty_is_object: bool = False) -> dict[str, Any]:
+    """The JSON object of a request's body.
+
+    Raises: ApiError 400 when the body is no JSON object, HTTPException 413 when it is over 16 MiB.
+    """
+    try:
+        raw = await request.read()
+        body = {} if empty_is_object and not raw else json.loads(raw)
+    except (ValueError, RecursionError, HttpProcessingError, web.PayloadAccessError) as e:
+        raise ApiError(400, f"the body is not valid JSON: {e}") from e
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return body
+
+
+def check_text(value: object, param: str) -> str:
+    """The value when it is a text that UTF-8 can carry.
+
+    Raises: ApiError 400 otherwise (JSON escapes can smuggle in half a surrogate pair).
+    """
+    if not isinstance(value, str):
+        raise ApiError(400, f"{param} must be a string", param)
+    try:
+        value.encode()
+    except UnicodeEncodeError as e:
+        raise ApiError(400, f"{param} holds half a surrogate pair at character {e.start}", param) from e
+    return value
+
+
+def is_token_ids(value: object) -> bool:
+    """True for a non-empty list of whole numbers."""
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+def check_token_ids(value: list[int], vocab_size: int, param: str) -> tuple[int, ...]:
+    """The ids when the vocabulary has them all.
+
+    Raises: ApiError 400 otherwise.
+    """
+    bad = next((token for token in value if not 0 <= token < vocab_size), None)
+    if bad is not None:
+        raise ApiError(400, f"{param} holds token id {bad}; this model has ids 0 to {vocab_size - 1}", param)
+    return tuple(value)
+
+
+class Fields:
+    """Typed reading of a body's fields; an absent field and null are the default."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._body = body
+
+    def get(self, name: str) -> Any:
+        """The raw value; None when absent."""
+        return self._body.get(name)
+
+    def boolean(self, name: str, default: bool = False) -> bool:
+        """A true or false. Raises: ApiError 400."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ApiError(400, f"{name} must be true or false", name)
+        return value
+
+    def integer(self, name: str, default: int | None, low: int, high: int) -> int | None:
+        """A whole number from ``low`` to ``high``. Raises: ApiError 400."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if type(value) is not int or not low <= value <= high:
+            raise ApiError(400, f"{name} must be a whole number from {low} to {high}", name)
+        return value
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        """A finite number from ``low`` to ``high``. Raises: ApiError 400."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise ApiError(400, f"{name} must be a number from {low:g} to {high:g}", name)
+        return float(value)
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """A text. Raises: ApiError 400."""
+        value = self.get(name)
+        return default if value is None else check_text(value, name)
+
+    def refuse(self, name: str, *neutral: object) -> None:
+        """Nothing when the field is absent, null, or one of the values that change nothing.
+
+        Raises: ApiError 400 otherwise: what would change the answer is refused rather than ignored.
+        """
+        value = self.get(name)
+        if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
+            raise ApiError(400, f"{name} is not supported by this server", name, "unsupported_parameter")
+
+    def check_model(self, served: str) -> None:
+        """Nothing when ``model`` is absent or the served name. Raises: ApiError 400, 404."""
+        model = self.text("model")
+        if model is not None and model != served:
+            message = f"the model '{model}' does not exist; this server has '{served}'"
+            raise ApiError(404, message, "model", "model_not_found")

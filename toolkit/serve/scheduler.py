@@ -1,0 +1,191 @@
+"""Continuous batching: requests take slots of the engine between decode steps, and all slots decode together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from toolkit.serve.sampling import Sampler, Sampling, Token, choose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FinishReason = Literal["stop", "length", "error", "cancelled"]
+log = logging.getLogger("coexist.serve")
+
+
+class Engine(Protocol):
+    """The compiled engine, as far as requests need it. Logits are float32."""
+
+    max_batch_size: int
+    eos_token_ids: Sequence[int]
+
+    def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
+        """Logits [vocab] after the prompt, whose keys and values now fill the slot."""
+
+    def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
+        """Logits [n, vocab] after one more token in each slot."""
+
+    def release(self, slot: int) -> None:
+        """Nothing; the slot is free afterwards."""
+
+
+class Listener(Protocol):
+    """Who gets the tokens of one request; called in the inference thread."""
+
+    def on_token(self, token: Token, *, end_token: bool) -> bool:
+        """True when the text has met a stop string."""
+
+    def on_finish(self, reason: FinishReason, message: str | None) -> None:
+        """Nothing; called exactly once. ``message`` comes with ``error``."""
+
+
+class Observer(Protocol):
+    """Who counts; times in seconds."""
+
+    def first_token(self, seconds: float, prompt_tokens: int) -> None:
+        """Nothing; from submission to the first token."""
+
+    def step(self, seconds: float, tokens: int) -> None:
+        """Nothing; one decode step, which gave one token to each of ``tokens`` requests."""
+
+
+class QueueFullError(Exception):
+    """No more requests can wait."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One request on its way through the engine."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling
+    listener: Listener
+    ignore_eos: bool = False
+    cancelled: bool = False
+    slot: int = -1
+    last_id: int = -1
+    generated: int = 0
+    submitted_s: float = 0.0
+    sampler: Sampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler(self.sampling)
+
+
+class Scheduler:
+    """Owns the slots. ``submit`` is the event loop's, everything else the inference thread's."""
+
+    def __init__(
+        self, engine: Engine, max_queue: int, observer: Observer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._max_queue = max_queue
+        self._observer = observer
+        self._clock = clock
+        self._eos = frozenset(engine.eos_token_ids)
+        self._free = list(reversed(range(engine.max_batch_size)))
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def slots_in_use(self) -> int:
+        """Slots that hold a request."""
+        return len(self._active)
+
+    @property
+    def busy(self) -> bool:
+        """True while slots are in use."""
+        return bool(self._active)
+
+    def submit(self, sequence: Request) -> None:
+        """Nothing; the request waits for a slot.
+
+        Raises: QueueFullError when ``max_queue`` requests wait already.
+        """
+        if len(self._waiting) >= self._max_queue:
+            raise QueueFullError
+        sequence.submitted_s = self._clock()
+        self._waiting.append(sequence)
+
+    def delay_s(self) -> float | None:
+        """0 when there is something to do, else None."""
+        return 0 if self._waiting or self._active else None
+
+    def step(self, admit: bool = True) -> None:
+        """Nothing; prompts take free slots, then every slot in use decodes one token.
+
+        While slots decode, one prompt enters per step, so that a burst of prompts does not stall them.
+        """
+        self._drop_cancelled()
+        room = 1 if self._active else self._engine.max_batch_size
+        while admit and self._waiting and self._free and room:
+            room -= self._prefill(self._waiting.popleft())
+        if self._active:
+            self._decode()
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self._active if s.cancelled]:
+            self._leave(sequence, "cancelled")
+
+    def _prefill(self, sequence: Request) -> int:
+        if sequence.cancelled:
+            sequence.listener.on_finish("cancelled", None)
+            return 0
+        sequence.slot = self._free.pop()
+        self._active.append(sequence)
+        try:
+            logits = self._engine.prefill(sequence.slot, sequence.prompt_ids)
+            token = choose(logits[None], [sequence.sampler])[0]
+        except Exception as e:
+            self._fail([sequence], e)
+            return 1
+        self._observer.first_token(self._clock() - sequence.submitted_s, len(sequence.prompt_ids))
+        self._deliver(sequence, token)
+        return 1
+
+    def _decode(self) -> None:
+        active = list(self._active)
+        start_s = self._clock()
+        try:
+            logits = self._engine.decode([s.slot for s in active], [s.last_id for s in active])
+            tokens = choose(logits, [s.sampler for s in active])
+        except Exception as e:
+            self._fail(active, e)
+            return
+        self._observer.step(self._clock() - start_s, len(active))
+        for sequence, token in zip(active, tokens, strict=True):
+            self._deliver(sequence, token)
+
+    def _deliver(self, sequence: Request, token: Token | None) -> None:
+        if token is None:
+            self._leave(sequence, "error", "the engine's logits are not finite")
+            return
+        sequence.last_id = token.id
+        sequence.generated += 1
+        end_token = token.id in self._eos and not sequence.ignore_eos
+        if sequence.listener.on_token(token, end_token=end_token) or end_token:
+            self._leave(sequence, "stop")
+        elif sequence.generated >= sequence.max_tokens:
+            self._leave(sequence, "length")
+
+    def _fail(self, sequences: Sequence[Request], error: Exception) -> None:
+        log.error("the engine failed on %d requests", len(sequences), exc_info=error)
+        for sequence in sequences:
+            self._leave(sequence, "error", f"the engine failed: {error}")
+
+    def _leave(self, sequence: Request, reason: FinishReason, message: str | None = None) -> None:
+        self._active.remove(sequence)
+        self._engine.release(sequence.slot)
+        self._free.append(sequence.slot)
+        sequence.listener.on_finish(reason, message)
