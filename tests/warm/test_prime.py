@@ -19,15 +19,15 @@ async def fails(target: Target, http, clock, told: list[Progress]) -> WarmupErro
     return caught.value
 
 
-async def test_a_warm_server_is_proven_with_six_probes(server: Server, target: Make, http, clock, told):
+async def test_a_warm_server_is_proven_with_seven_probes(server: Server, target: Make, http, clock, told):
     proof = await prime(target(), http, clock, "full", told.append)
     assert proof.canary is not None
     assert proof.canary.ok
-    assert proof.first_token_ms == pytest.approx((40.0,) * 6)
+    assert proof.first_token_ms == pytest.approx((40.0,) * 7)
     assert (proof.p50_ms, proof.p99_ms) == (pytest.approx(40), pytest.approx(40))
     assert proof.keys == ("prefill:64", "decode:1")
     assert proof.compile_events == 3
-    assert proof.seconds == pytest.approx(0.24)
+    assert proof.seconds == pytest.approx(0.28)
     assert {headers["X-Coexist-Token"] for path, _, headers in server.asked if path != "/v1/stage"} == {TOKEN}
 
 
@@ -58,6 +58,7 @@ async def test_tokens_are_compared_when_the_server_tells_them(server: Server, ta
     server.token_ids = [7042, 31]
     canary = CanaryCheck("The capital of France is", 2, expected_tokens=(7042, 30), expected_text=" Paris.")
     assert (await fails(target(canary=canary), http, clock, told)).code == "canary_wrong"
+    assert server.bodies("/v1/completions")[0]["return_token_ids"] is True
     server.token_ids = [7042, 30]
     proof = await prime(target(canary=canary), http, clock, "full", told.append)
     assert proof.canary is not None
@@ -78,7 +79,7 @@ async def test_answers_without_any_text_are_asked_again_with_more_tokens(
     replies = iter([[delta("", finish="stop"), DONE]])
     server.events = lambda: next(replies, [delta(" a"), delta("", finish="length"), DONE])
     proof = await prime(target(), http, clock, "full", told.append)
-    assert len(proof.first_token_ms) == 6
+    assert len(proof.first_token_ms) == 7
     streamed = [body for body in server.bodies("/v1/completions") if body["stream"]]
     assert [body["max_tokens"] for body in streamed[:3]] == [2, 16, 2]
     assert len({body["prompt"] for body in streamed}) == len(streamed)
@@ -93,9 +94,9 @@ async def test_a_server_that_only_sends_empty_answers_fails(server: Server, targ
 async def test_a_compile_on_the_third_probe_starts_the_proof_again(server: Server, target: Make, http, clock, told):
     server.compile_on = {2}
     proof = await prime(target(), http, clock, "full", told.append)
-    assert server.streams == 12
+    assert server.streams == 14
     assert proof.compile_events == 4
-    assert len(proof.first_token_ms) == 6
+    assert len(proof.first_token_ms) == 7
     assert any("once more" in progress.what for progress in told)
 
 
@@ -175,7 +176,7 @@ async def test_a_whole_answer_to_a_streamed_request_counts_as_its_first_token(se
     assert proof.p50_ms == pytest.approx(60)
 
 
-@pytest.mark.parametrize(("mode", "asked", "probes"), [("full", 2, 6), ("single", 1, 6), ("none", 0, 0)])
+@pytest.mark.parametrize(("mode", "asked", "probes"), [("full", 2, 7), ("single", 1, 7), ("none", 0, 0)])
 async def test_the_mode_says_how_much_is_run(server: Server, target: Make, http, clock, told, mode, asked, probes):
     warmup = (HttpProbe("/v1/warmup", "POST", {"mode": "full"}, HEADERS), HttpProbe("/other", "POST", {"x": 1}))
     proof = await prime(target(warmup=warmup), http, clock, mode, told.append)
@@ -196,7 +197,7 @@ async def test_progress_never_runs_backwards_or_past_its_total(target: Make, htt
 async def test_prompts_and_lengths_vary(server: Server, target: Make, http, clock, told):
     await prime(target(), http, clock, "full", told.append)
     prompts = [body["prompt"] for body in server.bodies("/v1/completions") if body["stream"]]
-    assert len(set(prompts)) == 6
+    assert len(set(prompts)) == 7
     assert len({len(prompt.split()) for prompt in prompts}) == 3
 
 
@@ -245,7 +246,7 @@ async def test_a_fixed_canary_request_must_contain_its_text(server: Server, targ
         proof = await prime(made, http, clock, "full", told.append)
         assert proof.canary is not None
         assert proof.canary.got == '{"ok": true}'
-        assert len(proof.first_token_ms) == 6
+        assert len(proof.first_token_ms) == 7
     else:
         assert (await fails(made, http, clock, told)).code == "canary_wrong"
 

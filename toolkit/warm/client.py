@@ -64,11 +64,12 @@ class Client:
             )
         return body
 
-    async def complete(self, prompt: str, max_tokens: int) -> sse.Piece:
-        """A whole greedy completion, asked with the attempt's token."""
+    async def complete(self, prompt: str, max_tokens: int, *, token_ids: bool) -> sse.Piece:
+        """A whole greedy completion, asked with the attempt's token; ``token_ids`` asks for them beside the text."""
         generation = self._generation()
         body = _completion_body(generation, prompt, max_tokens, stream=False)
-        probe = _generation_probe(generation, body, generation.headers)
+        extra = {"return_token_ids": True} if token_ids else {}
+        probe = _generation_probe(generation, {**body, **extra}, generation.headers)
         return _parsed(probe, await self._body(probe))
 
     async def embed(self, text: str, headers: Mapping[str, str]) -> tuple[float, ...]:

@@ -151,7 +151,8 @@ async def _ask_canary(client: Client, check: CanaryCheck) -> CanaryResult:
     generation = client.target.probes.generation
     if generation is not None and generation.kind == "embeddings":
         return canary.judge_vector(check, await client.embed(check.prompt, generation.headers))
-    answer = await client.complete(check.prompt, check.max_tokens)
+    token_ids = check.expected_tokens is not None
+    answer = await client.complete(check.prompt, check.max_tokens, token_ids=token_ids)
     return canary.judge_text(check, answer.text, answer.token_ids)
 
 
