@@ -1,6 +1,6 @@
 """The engine store: fingerprint, lock, recheck, stage, verify, publish by rename."""
 
-from toolkit.store.fingerprint import fingerprint, hash_files
+from toolkit.store.hashes import fingerprint, hash_files
 from toolkit.store.locks import Use
 from toolkit.store.manifest import Fault
 from toolkit.store.publish import read_json, write_atomic

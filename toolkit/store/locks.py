@@ -117,6 +117,12 @@ def unused(folder: Path) -> Iterator[bool]:
             os.close(descriptor)
 
 
+def is_unused(folder: Path) -> bool:
+    """Whether nobody uses the engine at this moment."""
+    with unused(folder) as free:
+        return free
+
+
 def _lock(folder: Path, kind: int, flags: int) -> int | None:
     try:
         descriptor = os.open(folder / manifest.USE_LOCK, flags | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.store.fingerprint import sha256_files
+from toolkit.store.hashes import sha256_files
 from toolkit.store.publish import fsync, read_json, write_atomic
 
 NAME = "manifest.json"

@@ -156,7 +156,7 @@ class Store:
     def prune(self, keep: set[str], dry_run: bool = False) -> Pruned:
         """Every engine but those with a fingerprint in ``keep`` or in use is removed, and all leftovers."""
         self._make_folders()
-        leftovers = tuple(self._leftovers())
+        leftovers = self._leftovers()
         freed_bytes = sum(_disk_bytes(path) for path in leftovers)
         if not dry_run:
             self.sweep()
@@ -170,12 +170,14 @@ class Store:
                 freed_bytes += size_bytes
             else:
                 in_use.append(entry)
-        return Pruned(tuple(removed), tuple(in_use), leftovers, freed_bytes)
+        return Pruned(tuple(removed), tuple(in_use), tuple(leftovers), freed_bytes)
 
     def sweep(self) -> None:
         """What dead builds and interrupted removals left is gone."""
         for path in self._leftovers():
-            self._remove(path)
+            # Another process may sweep the same one.
+            with suppress(FileNotFoundError):
+                self._remove(path)
 
     def last(self, name: str) -> history.Past | None:
         """How long the last build of this name took and how big it was; None when none is remembered."""
@@ -247,10 +249,7 @@ class Store:
         with locks.exclusive_now(self._lock_path(entry.fingerprint)) as mine:
             if not mine:
                 return False
-            if not dry_run:
-                return self._remove(entry.path)
-            with locks.unused(entry.path) as free:
-                return free
+            return locks.is_unused(entry.path) if dry_run else self._remove(entry.path)
 
     def _remove(self, path: Path) -> bool:
         """False when it is in use: it stays, in the trash if it was there or in staging, until a later sweep."""
@@ -262,14 +261,9 @@ class Store:
                 shutil.rmtree(aside, ignore_errors=True)
             return free
 
-    def _leftovers(self) -> Iterator[Path]:
-        for path in filter(_is_ours, _children(self._staging)):
-            if self._is_dead(path):
-                yield path
-        for path in filter(_is_ours, _children(self._trash)):
-            with locks.unused(path) as free:
-                if free:
-                    yield path
+    def _leftovers(self) -> list[Path]:
+        dead = [path for path in _children(self._staging) if _is_ours(path) and self._is_dead(path)]
+        return dead + [path for path in _children(self._trash) if _is_ours(path) and locks.is_unused(path)]
 
     def _is_dead(self, staging: Path) -> bool:
         owner = _staging_owner(staging.name)
@@ -344,7 +338,10 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_ours(path: Path) -> bool:
-    return os.geteuid() in (0, path.stat().st_uid)
+    try:
+        return os.geteuid() in (0, path.stat().st_uid)
+    except FileNotFoundError:
+        return False  # published or swept since it was listed
 
 
 def _content_bytes(folder: Path) -> int:
@@ -352,4 +349,9 @@ def _content_bytes(folder: Path) -> int:
 
 
 def _disk_bytes(folder: Path) -> int:
-    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+    size_bytes = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size_bytes += Path(place, name).lstat().st_blocks * 512
+    return size_bytes
