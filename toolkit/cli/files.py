@@ -1,0 +1,61 @@
+"""Commands about files a person writes: init, schema, completion."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from toolkit import workflow
+from toolkit.cli import output
+from toolkit.cli.options import json_option
+from toolkit.config import schema
+
+
+@click.command("init")
+@click.argument("file", type=click.Path(path_type=Path), default=Path("coexist.yaml"))
+@json_option
+def init_command(file: Path, as_json: bool) -> None:
+    """Write a first deployment for this host, with comments. Never overwrites.
+
+    \b
+    coexist init configs/mine.yaml
+    """
+    written = workflow.init(file)
+    if as_json:
+        output.document({"file": str(written)})
+    else:
+        output.line(f"wrote {written}")
+        output.say(f"Edit it, then: coexist plan {written}")
+
+
+@click.command("schema")
+@click.argument("kind", type=click.Choice(["deployment", "recipe", "host"]))
+@json_option
+def schema_command(kind: str, as_json: bool) -> None:
+    """Print the JSON Schema of a file, for editors.
+
+    \b
+    coexist schema deployment > deployment.schema.json
+    """
+    found = schema.document(kind)
+    if as_json:
+        output.document({"kind": kind, "document": found})
+    else:
+        output.line(json.dumps(found, indent=2))
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the shell completion script.
+
+    \b
+    eval "$(coexist completion bash)"
+    """
+    found = get_completion_class(shell)
+    program = click.get_current_context().find_root().command
+    if found is not None:
+        output.line(found(program, {}, "coexist", "_COEXIST_COMPLETE").source())

@@ -1,0 +1,59 @@
+"""Standard output for answers, standard error for everything said on the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import ManyFaultsError, ToolkitError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def console(stderr: bool = False) -> Console:
+    """A rich console; colours and bars only on a terminal."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+
+
+def document(value: dict[str, Any]) -> None:
+    """One JSON document, one line per document."""
+    sys.stdout.write(json.dumps({"schema": 1, **value}, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A line for a person on standard error."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def line(text: str) -> None:
+    """A line of the answer on standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def error(problem: ToolkitError, as_json: bool, exit_code: int | None = None) -> int:
+    """Tells the problem (JSON on standard output when asked for) and returns the exit code."""
+    if as_json:
+        document({"error": error_document(problem)})
+    else:
+        for text in _error_lines(problem):
+            say(text)
+    return problem.exit_code if exit_code is None else exit_code
+
+
+def error_document(problem: ToolkitError) -> dict[str, Any]:
+    """The ``error`` object of cli JSON."""
+    base = {"code": problem.code, "what": problem.what, "where": problem.where, "hint": problem.hint}
+    return {**base, **problem.details}
+
+
+def _error_lines(problem: ToolkitError) -> list[str]:
+    if isinstance(problem, ManyFaultsError):
+        return [text for fault in problem.errors for text in _error_lines(fault)]
+    place = f"{problem.where}: " if problem.where else ""
+    return [f"error: {place}{problem.what}", *([f"  hint: {problem.hint}"] if problem.hint else [])]

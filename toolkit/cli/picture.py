@@ -1,0 +1,138 @@
+"""What ``up`` and ``status`` draw, from the status document alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.units import format_duration
+
+STAGES = ("INIT", "PRELOAD", "PRIME", "SERVING")
+STYLES = {
+    "INIT": "grey50", "PRELOAD": "blue", "PRIME": "yellow", "SERVING": "green",
+    "DRAINING": "magenta", "BACKOFF": "red", "STOPPED": "grey50", "FAILED": "bold red",
+}  # fmt: skip
+OVERVIEW = (
+    "service", "state", "attempt", "pid", "cpus", "gpus", "first / steady p50", "restarts", "last failure",
+)  # fmt: skip
+BAR_WIDTH, TIMELINE_WIDTH = 20, 44
+
+
+def live(status: Mapping[str, Any]) -> Table:
+    """One row per service: stage, a bar, what it does now."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("service", "stage", "", "now"):
+        table.add_column(heading, header_style="bold", no_wrap=heading != "now")
+    for service in status["services"]:
+        state = service["state"]
+        table.add_row(service["name"], Text(state, STYLES[state]), _bar(service), _now(service))
+    return table
+
+
+def _bar(service: Mapping[str, Any]) -> ProgressBar:
+    done, total = stage_progress(service)
+    finished = STYLES["SERVING"] if service["state"] == "SERVING" else STYLES["PRIME"]
+    return ProgressBar(total, done, width=BAR_WIDTH, complete_style=finished, finished_style=finished)
+
+
+def stage_progress(service: Mapping[str, Any]) -> tuple[float, float]:
+    """How far a start is, out of the number of stages: a stage counts whole once it is left."""
+    state = service["state"]
+    if state not in STAGES:
+        return 0.0, len(STAGES) - 1
+    position = float(STAGES.index(state))
+    progress = service.get("progress") or {}
+    if progress.get("total"):
+        position += min(1.0, progress["done"] / progress["total"]) * 0.99
+    return min(position, len(STAGES) - 1), len(STAGES) - 1
+
+
+def _now(service: Mapping[str, Any]) -> str:
+    failure = service["last_failure"]
+    if service["state"] in ("FAILED", "BACKOFF") and failure:
+        return str(failure.get("summary") or failure)
+    progress = service.get("progress") or {}
+    if service["state"] == "SERVING" or not progress.get("what"):
+        return ""
+    counted = f" {progress['done']}/{progress['total']}" if progress.get("total") else ""
+    return f"{progress['what']}{counted}"
+
+
+def timeline(status: Mapping[str, Any]) -> Table:
+    """The start of every service as bars on one time axis, with the parts of PRELOAD."""
+    longest = max((_boot_seconds(s) for s in status["services"]), default=0.0) or 1.0
+    table = Table(box=None, pad_edge=False)
+    for heading in ("service", f"start, 0 to {format_duration(longest)}", "ready after", "parts of PRELOAD"):
+        table.add_column(heading, header_style="bold")
+    for service in status["services"]:
+        bar = Text()
+        for stage in _boot_stages(service):
+            bar.append("█" * max(1, round(stage["seconds"] / longest * TIMELINE_WIDTH)), STYLES[stage["state"]])
+        table.add_row(service["name"], bar, format_duration(_boot_seconds(service)), _parts(service))
+    legend = Text("  ").join(Text(f"█ {name}", STYLES[name]) for name in STAGES[:3])
+    table.caption, table.caption_justify = legend, "left"
+    return table
+
+
+def _boot_stages(service: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [s for s in service["stages"] if s["state"] in STAGES[:3] and s["seconds"] is not None]
+
+
+def _boot_seconds(service: Mapping[str, Any]) -> float:
+    return float(sum(stage["seconds"] for stage in _boot_stages(service)))
+
+
+def _parts(service: Mapping[str, Any]) -> str:
+    parts = {k: v for s in service["stages"] for k, v in (s["parts"] or {}).items() if v is not None}
+    return ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts.items())
+
+
+def first_tokens(status: Mapping[str, Any]) -> Table:
+    """First request after READY beside steady ones of the same length, and the canary's answer."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("service", "first request", "steady p50", "steady p99", "first / p50", "canary"):
+        table.add_column(heading, header_style="bold", justify="left" if heading in ("service", "canary") else "right")
+    for service in status["services"]:
+        times, canary = service["first_token_ms"], service["canary"]
+        measured = (_ms(times[key]) for key in ("first", "p50", "p99"))
+        table.add_row(service["name"], *measured, _ratio(times), _canary(canary))
+    return table
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"
+
+
+def _ratio(times: Mapping[str, float | None]) -> str:
+    first, p50 = times["first"], times["p50"]
+    return "-" if not first or not p50 else f"{first / p50:.2f}x"
+
+
+def _canary(canary: Mapping[str, Any]) -> str:
+    if canary["ok"] is None:
+        return "-"
+    return f"right: {canary['got']}" if canary["ok"] else f"WRONG: wanted {canary['expected']}, got {canary['got']}"
+
+
+def overview(status: Mapping[str, Any]) -> Table:
+    """The table of ``coexist status``."""
+    table = Table(box=None, pad_edge=False)
+    for heading in OVERVIEW:
+        table.add_column(heading, header_style="bold", overflow="fold")
+    for service in status["services"]:
+        times, failure = service["first_token_ms"], service["last_failure"]
+        table.add_row(
+            service["name"], Text(service["state"], STYLES[service["state"]]), str(service["attempt"]),
+            str(service["pid"] or "-"), service["cpus"] or "-", _gpus(service["gpus"]),
+            f"{_ms(times['first'])} / {_ms(times['p50'])}", str(service["restarts"]),
+            str(failure.get("summary") or failure) if failure else "-",
+        )  # fmt: skip
+    return table
+
+
+def _gpus(gpus: list[Mapping[str, Any]]) -> str:
+    return ",".join(str(gpu["index"]) for gpu in gpus) or "-"

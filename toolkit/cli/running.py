@@ -1,0 +1,102 @@
+"""Commands about a running deployment: status, logs, restart, stop, down."""
+
+from __future__ import annotations
+
+import click
+
+from toolkit.cli import output, picture
+from toolkit.cli.options import deployment_option, json_option, service_argument
+from toolkit.supervise import client
+
+
+@click.command("status")
+@deployment_option
+@click.option("--watch", is_flag=True, help="Show every change until Ctrl-C.")
+@json_option
+def status_command(deployment: str | None, watch: bool, as_json: bool) -> None:
+    """Show the running deployment: states, attempts, cores, first-token figures, last failures.
+
+    \b
+    coexist status
+    coexist status --watch --json | jq .ready
+    """
+    running = client.find(deployment)
+    documents = running.follow() if watch else [running.status()]
+    for document in documents:
+        if as_json:
+            output.document(document)
+        else:
+            output.console().print(picture.overview(document))
+
+
+@click.command("logs")
+@service_argument(required=False)
+@deployment_option
+@click.option("-f", "--follow", is_flag=True, help="Go on as lines are written.")
+@json_option
+def logs_command(service: str | None, deployment: str | None, follow: bool, as_json: bool) -> None:
+    """Show what services wrote, all of them or one.
+
+    \b
+    coexist logs llm -f
+    """
+    for entry in client.logs(deployment, service, follow=follow):
+        if as_json:
+            output.document({"service": entry.service, "line": entry.text})
+        else:
+            output.line(entry.text if service else f"{entry.service} | {entry.text}")
+
+
+@click.command("restart")
+@service_argument(required=True)
+@deployment_option
+@json_option
+def restart_command(service: str, deployment: str | None, as_json: bool) -> None:
+    """Restart one service: drain, stop, start again.
+
+    \b
+    coexist restart embed
+    """
+    _act("restart", service, deployment, as_json)
+
+
+@click.command("stop")
+@service_argument(required=True)
+@deployment_option
+@json_option
+def stop_command(service: str, deployment: str | None, as_json: bool) -> None:
+    """Stop one service; the others go on.
+
+    \b
+    coexist stop embed
+    """
+    _act("stop", service, deployment, as_json)
+
+
+@click.command("down")
+@deployment_option
+@json_option
+def down_command(deployment: str | None, as_json: bool) -> None:
+    """Drain and stop the whole deployment.
+
+    \b
+    coexist down
+    """
+    running = client.find(deployment)
+    running.down()
+    _done({"deployment": running.deployment, "action": "down"}, f"{running.deployment} is stopped", as_json)
+
+
+def _act(action: str, service: str, deployment: str | None, as_json: bool) -> None:
+    running = client.find(deployment)
+    running.act(action, service)
+    past = {"restart": "is restarting", "stop": "is stopped"}[action]
+    document = {"deployment": running.deployment, "service": service, "action": action}
+    _done(document, f"{service} {past}", as_json)
+
+
+def _done(document: dict[str, str], text: str, as_json: bool) -> None:
+    if as_json:
+        output.document(document)
+    else:
+        output.line(text)

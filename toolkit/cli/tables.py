@@ -1,0 +1,109 @@
+"""Tables for plan, build and the engine store, from their JSON documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from toolkit.units import MIB, format_bytes, format_duration
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, header_style="bold", overflow="fold")
+    return table
+
+
+def plan(document: Mapping[str, Any]) -> Group:
+    """Services in start order, the memory ledger, command lines and notes."""
+    parts: list[Any] = [_services(document["services"])]
+    if document["ledger"]:
+        parts += ["", _ledger(document["ledger"])]
+    parts += ["", *(_command(service) for service in document["services"])]
+    notes = [(None, note) for note in document["notes"]]
+    notes += [(service["name"], note) for service in document["services"] for note in service["notes"]]
+    return Group(*parts, *_notes(notes))
+
+
+def _services(services: Iterable[Mapping[str, Any]]) -> Table:
+    table = _table("service", "runtime", "gpus", "memory each", "cpus", "numa", "bind", "port", "wave", "after")
+    for service in services:
+        gpus = service["gpus"]
+        table.add_row(
+            service["name"], service["runtime"], ",".join(str(gpu["index"]) for gpu in gpus) or "-",
+            _budget(gpus), service["cpus"], _numbers(service["numa_nodes"]), _numbers(service["memory_bind"]),
+            str(service["port"]), str(service["wave"]), ",".join(service["after"]) or "-",
+        )  # fmt: skip
+    return table
+
+
+def _budget(gpus: list[Mapping[str, Any]]) -> str:
+    if not gpus:
+        return "-"
+    budget = gpus[0]["budget_mib"]
+    return "unknown" if budget is None else format_bytes(budget * MIB)
+
+
+def _numbers(values: list[int] | None) -> str:
+    return ",".join(map(str, values)) if values else "-"
+
+
+def _ledger(lines: Iterable[Mapping[str, Any]]) -> Table:
+    table = _table("gpu memory", "total", "held by", "for", "size", "free")
+    for entry in lines:
+        cells = [entry["gpu"], format_bytes(entry["total_mib"] * MIB)]
+        free = format_bytes(entry["free_mib"] * MIB)
+        for item in entry["reserved"]:
+            table.add_row(*cells, item["service"] or "others", item["for"], format_bytes(item["mib"] * MIB), free)
+            cells, free = ["", ""], ""
+    return table
+
+
+def _command(service: Mapping[str, Any]) -> str:
+    return f"{service['name']}: {' '.join(service['argv'])}"
+
+
+def _notes(notes: Iterable[tuple[str | None, str]]) -> list[str]:
+    told = [f"note: {name}: {text}" if name else f"note: {text}" for name, text in notes]
+    return ["", *told] if told else []
+
+
+def build(document: Mapping[str, Any]) -> Group:
+    """What was built or reused, the fused-attention proof and the guards."""
+    parts: list[Any] = []
+    for engine in document["engines"]:
+        took = f" in {format_duration(engine['seconds'])}" if engine["seconds"] else ""
+        parts.append(f"{'reused' if engine['reused'] else 'built'} {engine['path']}{took}  ({engine['name']})")
+        fmha = engine["fmha"]
+        parts.append(
+            f"  fused attention: asked {fmha['asked']}, built {fmha['built']} ({fmha['phase']}); {fmha['proof']}"
+        )
+        parts += [f"  guard {guard['id']}: {guard['why']}" for guard in engine["guards"]]
+        parts += [f"  note: {note}" for note in engine["notes"]]
+    return Group(*parts)
+
+
+def commands(document: Mapping[str, Any]) -> Group:
+    """The exact commands of a dry run, environment first."""
+    parts: list[Any] = []
+    for engine in document["engines"]:
+        parts.append(f"{engine['name']}  {engine['path']}")
+        for command in engine["commands"]:
+            variables = " ".join(f"{key}={value}" for key, value in command["env"].items())
+            parts.append(f"  {variables} {' '.join(command['argv'])}".rstrip())
+        parts += [f"  guard {guard['id']}: {guard['why']}" for guard in engine["guards"]]
+    return Group(*parts)
+
+
+def engines(entries: Iterable[Mapping[str, Any]]) -> Table:
+    """The engine store."""
+    table = _table("engine", "fingerprint", "size", "made", "path")
+    for entry in entries:
+        table.add_row(
+            entry["name"], entry["fingerprint"][:12], format_bytes(entry["size_bytes"]), entry["made_at"], entry["path"]
+        )
+    return table

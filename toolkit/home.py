@@ -1,0 +1,37 @@
+"""Where coexist keeps what it makes: engines, state of deployments, caches, references."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """``COEXIST_HOME``, or ``coexist`` in the user's XDG data folder."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str] = os.environ) -> Home:
+        """The home that the environment names."""
+        if chosen := environ.get("COEXIST_HOME"):
+            return cls(Path(chosen).expanduser().absolute())
+        data = environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return cls(Path(data).expanduser().absolute() / "coexist")
+
+    @property
+    def store(self) -> Path:
+        return self.root
+
+    @property
+    def states(self) -> Path:
+        return self.root / "state"
+
+    def state(self, deployment: str) -> Path:
+        return self.states / deployment
+
+    def cache(self, deployment: str, service: str) -> Path:
+        return self.root / "cache" / deployment / service
