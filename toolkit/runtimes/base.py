@@ -99,7 +99,8 @@ class Launch:
 class Assignment:
     """What the plan gives one service; the runtime turns it into argv and environment.
 
-    ``device_uuids`` in plan order; ``budget_bytes`` per device, None: unknown.
+    ``device_uuids`` in plan order; ``budget_bytes`` per device, None: unknown. ``physical_cores``: how many the
+    logical ``cpus`` belong to; None: as many as there are ``cpus``.
     """
 
     cpus: tuple[int, ...]
@@ -110,11 +111,16 @@ class Assignment:
     budget_bytes: tuple[int | None, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     memory_bind: tuple[int, ...] | None = None
+    physical_cores: int | None = None
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where the service runs: resolved paths and the engine's manifest when it has one."""
+    """Where the service runs: resolved paths and what its engine says of itself (``engine.json``) when it has one.
+
+    ``reference``: the recorded right answer of a service without an engine (``prompt``, ``vector``, ``source``).
+    ``environ``: the variables of coexist itself; a launch takes a named few of them.
+    """
 
     deployment: Deployment
     name: str
@@ -126,6 +132,8 @@ class Context:
     recipe: Recipe | None
     cache_dir: Path
     token: str
+    reference: Mapping[str, Any] | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class Runtime(Protocol):
