@@ -192,8 +192,9 @@ class _Walk:
                 what = f"'{name}' is written twice; first in line {seen[name]}"
                 self.faults.append(Fault((*path, name), what, "Keep one of them.", line))
                 continue
-            seen[name] = self.lines[(*path, name)] = line
-            yield name, self.value(value, (*path, name))
+            below = (*path, name)
+            seen[name] = self.lines[below] = line
+            yield name, self.value(value, below)
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[str, Any]]:
         self._bound(path, node.start_mark.line + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -13,12 +14,10 @@ from toolkit.config.document import Fault, KeyPath
 Error = Mapping[str, Any]
 Sentence = tuple[str, str | None]
 
-NAME_RULE = (
-    "Names are lower-case letters, digits, '-', '_' and '.', with a letter or digit at both ends, at most 63 long."
-)
+NAME_RULE = "It is at most 63 lower-case letters, digits, '-', '_', '.', with a letter or digit at both ends."
 _PATTERN_RULES = {
-    "^/": "It starts with '/'.",
-    "^[A-Za-z_][A-Za-z0-9_]*$": "It is letters, digits and '_', and starts with no digit.",
+    "^/": ("path of a URL", "It starts with '/'."),
+    "^[A-Za-z_][A-Za-z0-9_]*$": ("variable name", "It is letters, digits and '_', and starts with no digit."),
 }
 
 
@@ -33,9 +32,15 @@ def of_model(model: type[BaseModel], content: Any) -> tuple[Fault, ...]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like ``word``, or None."""
-    found = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+    """The known word most like ``word``, or None when none is like it."""
+    likeness, found = max(((_likeness(word.lower(), other), other) for other in known), default=(0.0, ""))
+    return found if likeness >= 0.6 else None
+
+
+def _likeness(word: str, other: str) -> float:
+    """From 0 to about 1; an equal beginning counts extra, so that 'envs' is nearer to 'environments' than 'engines'."""
+    beginning = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word, other.lower(), strict=False)))
+    return difflib.SequenceMatcher(None, word, other.lower()).ratio() + 0.05 * beginning
 
 
 def suggestion(word: str, known: Iterable[str]) -> str | None:
@@ -115,7 +120,8 @@ def _text(error: Error) -> Sentence:
 
 
 def _pattern(error: Error) -> Sentence:
-    return f"{shown(error['input'])} is not allowed here", _PATTERN_RULES.get(error["ctx"]["pattern"], NAME_RULE)
+    kind, rule = _PATTERN_RULES.get(error["ctx"]["pattern"], ("name", NAME_RULE))
+    return f"{shown(error['input'])} is not a {kind}", rule
 
 
 def _says(text: str, hint: str | None = None) -> Callable[[Error], Sentence]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from toolkit.config import faults, references
-from toolkit.config.document import Document, Fault, dotted, read
+from toolkit.config.document import Document, Fault, KeyPath, dotted, read
 from toolkit.config.models import Deployment, EngineUse, Recipe, Service
 from toolkit.errors import ManyFaultsError, ToolkitError
 
 M = TypeVar("M", bound=BaseModel)
+DECIDING = {"runtime", "engine", "model", "argv"}  # which of them a service needs depends on the others
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def deployment(path: Path | str) -> LoadedDeployment:
     Raises: ToolkitError when there is no such file or no YAML in it; ManyFaultsError with all its faults.
     """
     document = _read_kind(Path(path), "deployment")
-    model = _validated(Deployment, document, _deployment_references(document.content))
+    own = faults.of_model(Deployment, document.content)
+    model = _validated(Deployment, document, own, _between_entries(document.content, own))
     return LoadedDeployment(model, document)
 
 
@@ -65,8 +67,9 @@ def recipe(path: Path | str) -> LoadedRecipe:
     Raises: ToolkitError when there is no such file or no YAML in it; ManyFaultsError with all its faults.
     """
     document = _read_kind(Path(path), "recipe")
-    sound = _sound(Recipe, document.content)
-    model = _validated(Recipe, document, references.of_recipe(sound) if sound else ())
+    own = faults.of_model(Recipe, document.content)
+    between = () if own else references.of_recipe(Recipe.model_validate(document.content))
+    model = _validated(Recipe, document, own, between)
     return LoadedRecipe(model, document)
 
 
@@ -125,8 +128,8 @@ def _kind_of(content: Mapping[str, Any]) -> Literal["deployment", "recipe"] | No
     return "recipe" if "builder" in content else None
 
 
-def _validated(model: type[M], document: Document, cross: Iterable[Fault]) -> M:
-    found = (*document.faults, *faults.of_model(model, document.content), *cross)
+def _validated(model: type[M], document: Document, own: Iterable[Fault], cross: Iterable[Fault]) -> M:
+    found = (*document.faults, *own, *cross)
     if found:
         raise ManyFaultsError(tuple(_error(document, fault) for fault in _in_file_order(document, found)))
     return model.model_validate(document.content)
@@ -142,12 +145,17 @@ def _error(document: Document, fault: Fault) -> ToolkitError:
     return ToolkitError(fault.what, f"{document.file}:{line} {key_path}".rstrip(), fault.hint, code="config")
 
 
-def _deployment_references(content: Mapping[str, Any]) -> Iterable[Fault]:
-    """Faults between entries; an entry with faults of its own still counts as defined, but is not looked into."""
+def _between_entries(content: Mapping[str, Any], own: Iterable[Fault]) -> Iterable[Fault]:
+    """Faults between entries, seen as far as their keys are sound: a faulty key is left out, its entry stays."""
+    faulty = {fault.path[:3] for fault in own}
+    unsure = {path[1] for path in faulty if path[0] == "services" and path[-1] in DECIDING}
     names = references.Names(*(tuple(_entries(content, key)) for key in ("services", "engines", "environments")))
-    services, engines = _sound_entries(Service, content, "services"), _sound_entries(EngineUse, content, "engines")
+    services = _sound_entries(Service, content, "services", faulty, {"runtime": "command"})
+    engines = _sound_entries(EngineUse, content, "engines", faulty, {"recipe": "-"})
     port = content.get("control_port")
-    return references.of_deployment(services, engines, names, port if isinstance(port, int) else None)
+    return references.of_deployment(
+        services, engines, names, port if isinstance(port, int) else None, {str(name) for name in unsure}
+    )
 
 
 def _entries(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -155,9 +163,18 @@ def _entries(content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-def _sound_entries(model: type[M], content: Mapping[str, Any], key: str) -> dict[str, M]:
-    sound = {name: _sound(model, entry) for name, entry in _entries(content, key).items()}
-    return {name: entry for name, entry in sound.items() if entry is not None}
+def _sound_entries(
+    model: type[M], content: Mapping[str, Any], section: str, faulty: Set[KeyPath], stand_in: Mapping[str, str]
+) -> dict[str, M]:
+    sound: dict[str, M] = {}
+    for name, entry in _entries(content, section).items():
+        if not isinstance(entry, dict):
+            continue
+        kept = {key: value for key, value in entry.items() if (section, name, key) not in faulty}
+        found = _sound(model, {**stand_in, **kept})
+        if found is not None:
+            sound[name] = found
+    return sound
 
 
 def _sound(model: type[M], content: Any) -> M | None:

@@ -104,9 +104,7 @@ def _device(value: object) -> int | str:
         return value
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9/-]+", value):
         return value
-    raise ValueError(
-        f"{value!r:.60} is no GPU; write an index such as 0 or a UUID such as GPU-8932f937, several as a list"
-    )
+    raise ValueError(f"{value!r:.60} is no GPU; write an index (0), a UUID (GPU-8932f937), or a list of them")
 
 
 class GpuRequest(Model):

@@ -25,15 +25,23 @@ class Names:
 
 
 def of_deployment(
-    services: Mapping[str, Service], engines: Mapping[str, EngineUse], names: Names, control_port: int | None = None
+    services: Mapping[str, Service],
+    engines: Mapping[str, EngineUse],
+    names: Names,
+    control_port: int | None = None,
+    unsure: Collection[str] = (),
 ) -> Iterator[Fault]:
-    """The faults between the entries of a deployment; only sound entries are passed in."""
+    """The faults between the entries of a deployment.
+
+    ``unsure``: services of which runtime, engine, model or argv are at fault themselves.
+    """
     for name, engine in engines.items():
         yield from _unknown(("engines", name, "environment"), engine.environment, names.environments, "environment")
     for name, service in services.items():
         yield from _names_of_service(name, service, names)
-        yield from _needs(name, service)
-        yield from _only_for_command(name, service)
+        if name not in unsure:
+            yield from _needs(name, service)
+            yield from _only_for_command(name, service)
         yield from _parallel_sizes(name, service)
     for key in ("after", "requires"):
         yield from _cycles(key, {name: getattr(service, key) for name, service in services.items()})
@@ -110,7 +118,8 @@ def _cycles(key: str, edges: Mapping[str, Collection[str]]) -> Iterator[Fault]:
 
 def _path_back(start: str, edges: Mapping[str, Collection[str]]) -> tuple[str, ...] | None:
     """A shortest way from ``start`` back to it, without its end, or None."""
-    reached, frontier = {start}, [(start,)]
+    reached = {start}
+    frontier: list[tuple[str, ...]] = [(start,)]
     while frontier:
         way, *frontier = frontier
         for other in edges.get(way[-1], ()):
@@ -123,7 +132,7 @@ def _path_back(start: str, edges: Mapping[str, Collection[str]]) -> tuple[str, .
 
 
 def _ports(services: Mapping[str, Service], control_port: int | None) -> Iterator[Fault]:
-    taken = [("coexist's control port", "127.0.0.1", control_port)] if control_port else []
+    taken: list[tuple[str, str, int]] = [("coexist's control port", "127.0.0.1", control_port)] if control_port else []
     for name, service in services.items():
         if service.port is None:
             continue
