@@ -23,7 +23,7 @@ class Metrics:
         self._refused = Counter(
             "coexist_illegal_transitions", "Illegal stage arrows refused", ["from", "to"], registry=registry
         )
-        self._restarts = Gauge("coexist_restarts", "Restarts after failures", service, registry=registry)
+        self._restarts = Counter("coexist_restarts", "Restarts after failures", service, registry=registry)
         self._late = Gauge("coexist_late_compiles", "Compiles after READY, this attempt", service, registry=registry)
         self._first = Gauge(
             "coexist_first_token_seconds", "Time to the first token", ["service", "which"], registry=registry
@@ -41,6 +41,7 @@ class Metrics:
             self._refused.labels(told.source.value, told.target.value).inc()
         else:
             self._moves.labels(name, told.source.value, told.target.value).inc()
+            self._restarts.labels(name).inc(told.source is State.BACKOFF and told.target is State.INIT)
 
     def text(self, instances: Instances, ready: bool, now_s: float) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -53,7 +54,7 @@ class Metrics:
         name = instance.name
         for state in State:
             self._state.labels(name, state.value).set(state is instance.state)
-        self._restarts.labels(name).set(instance.restarts)
+        self._restarts.labels(name)
         self._late.labels(name).set(instance.late_compiles)
         for stage in instance.stages:
             left_s = now_s if stage.left_s is None else stage.left_s

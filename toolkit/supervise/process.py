@@ -33,6 +33,12 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
+def own_identity() -> Identity:
+    """This process."""
+    found = procfs.stat(os.getpid())
+    return found.identity if found else Identity(os.getpid(), 0)
+
+
 def reap_adopted() -> int:
     """How many ended processes were reaped that came to us from our trees."""
     own_session, reaped = os.getsid(0), 0

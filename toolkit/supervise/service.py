@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolkit.config.models import Restart, Warmup
@@ -31,7 +31,7 @@ class ServiceRun:
     requires: tuple[str, ...] = ()
     wave: int = 0
     warmup: Warmup = "full"
-    restart: Restart = Restart()
+    restart: Restart = field(default_factory=Restart)
     grace_s: float = 10.0
     late_compile: Literal["warn", "drain"] = "warn"
     required: bool = True

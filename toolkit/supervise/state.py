@@ -14,7 +14,7 @@ from typing import Any
 import filelock
 
 from toolkit.errors import ToolkitError
-from toolkit.supervise import procfs
+from toolkit.supervise import logs, procfs
 
 MAX_EVENTS_BYTES = 16 * 1024**2
 
@@ -51,6 +51,10 @@ class StateFolder:
     def log(self, service: str) -> Path:
         """The log file of a service."""
         return self.logs / f"{service}.log"
+
+    def rotate_log(self, service: str) -> bool:
+        """True when the service's log had grown too long and began anew."""
+        return logs.rotate(self.log(service))
 
     def open(self, deployment: str) -> Owner | None:
         """Takes the folder; the owner that died without tidying up, or None.

@@ -1,0 +1,278 @@
+"""Performs the actions of one attempt of one instance, and posts what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import aiohttp
+
+from toolkit import warm
+from toolkit.errors import ToolkitError
+from toolkit.runtimes.base import Launch
+from toolkit.supervise import failures, lifecycle, logs, ports, window
+from toolkit.supervise.lifecycle import Action, Event, Failure
+from toolkit.supervise.logs import LogView
+from toolkit.supervise.process import Tree
+from toolkit.supervise.service import ServiceRun
+from toolkit.supervise.state import StateFolder
+from toolkit.supervise.watch import Watcher
+
+_LOG = logging.getLogger(__name__)
+_READY_LOG_BYTES = 1024**2
+_SAMPLE_S = 0.5
+_LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
+
+Diagnose = Callable[[str, "int | None"], Failure]
+Reserve = Callable[[ServiceRun], Callable[[], None]]
+
+
+class Wrap(Protocol):
+    """``affinity.wrap``: the argv that pins to these CPUs, then becomes ``argv``."""
+
+    def __call__(self, argv: Sequence[str], cpus: tuple[int, ...], memory_policy: Any) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class World:
+    """What attempts need of the world; ``cookie`` marks every process of the deployment."""
+
+    folder: StateFolder
+    http: aiohttp.ClientSession
+    clock: warm.Clock
+    jitter: Callable[[], float]
+    diagnose: Diagnose
+    wrap: Wrap
+    reserve: Reserve
+    cookie: str
+    watch_s: float
+
+
+@dataclass
+class _Running:
+    """An attempt's process, once it is there."""
+
+    tree: Tree
+    launch: Launch
+    target: warm.Target
+    log: LogView
+    window: window.Window
+
+
+@dataclass
+class Attempt:
+    """One attempt; ``post`` takes its events, ``note`` a sentence for the event log."""
+
+    run: ServiceRun
+    number: int
+    world: World
+    post: Callable[[Event], None]
+    note: Callable[[str], None]
+    activity: warm.Progress | None = None
+    _running: _Running | None = None
+    _give_back: Callable[[], None] | None = None
+    _work: set[asyncio.Task[None]] = field(default_factory=set)
+    _ending: asyncio.Task[None] | None = None
+    _proof: warm.Proof | None = None
+    _watcher: Watcher | None = None
+
+    def perform(self, action: Action) -> None:
+        """Starts the action; its outcome is posted later, never from within this call."""
+        if isinstance(action, lifecycle.End):
+            self._begin_end(action)
+        elif isinstance(action, lifecycle.CancelRetry):
+            self._cancel_work()
+        else:
+            self._start(self._performers()[type(action)](action))
+
+    def _performers(self) -> Mapping[type[Action], Callable[[Any], Coroutine[Any, Any, None]]]:
+        return {
+            lifecycle.Reserve: self._reserve,
+            lifecycle.Spawn: self._spawn,
+            lifecycle.WaitLoaded: self._wait_loaded,
+            lifecycle.ExtendWindow: self._watch_window,
+            lifecycle.Prime: self._prime,
+            lifecycle.Register: self._register,
+            lifecycle.Watch: self._watch,
+            lifecycle.ScheduleRetry: self._retry_later,
+        }
+
+    def kill_now(self) -> None:
+        """Sends KILL to the whole tree without waiting; for a supervisor that has no time left."""
+        if self._running is not None:
+            self._running.tree.kill_once()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except warm.WarmupError as error:
+            await self._after_last_words(error)
+        except ToolkitError as error:
+            self._fail(failures.from_error(error, "stop"))
+        except Exception as error:
+            _LOG.exception("%s attempt %d", self.run.name, self.number)
+            self._fail(Failure(f"a fault of coexist itself: {error!r}", "stop", "internal"))
+
+    async def _after_last_words(self, error: warm.WarmupError) -> None:
+        if self._running is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._running.tree.wait_exit(), _LAST_WORDS_S)
+                return  # the exit is told by who waits for it
+        self._fail(failures.from_warmup(error))
+
+    def _fail(self, failure: Failure) -> None:
+        self.post(lifecycle.Failed(self.number, failure, self.world.jitter()))
+
+    async def _reserve(self, _: lifecycle.Reserve) -> None:
+        try:
+            ports.ensure_free({self.run.name: self.run.port})
+        except ToolkitError as error:  # later it may be a neighbour that is about to end
+            self._fail(failures.from_error(error, "stop" if self.number == 1 else "retry"))
+            return
+        self._give_back = self.world.reserve(self.run)
+        self.post(lifecycle.Reserved(self.number))
+
+    async def _spawn(self, _: lifecycle.Spawn) -> None:
+        launch = self.run.launch(self.number)
+        path = self.world.folder.log(self.run.name)
+        logs.rotate(path)
+        log = LogView(path, logs.size_bytes(path))
+        argv = self.world.wrap(launch.argv, self.run.cpus, self.run.memory_policy)
+        cookie = f"{self.world.cookie}.{self.run.name}.{self.number}"
+        tree = Tree.spawn(argv, launch.env, launch.cwd, path, cookie)
+        url = f"http://127.0.0.1:{self.run.port}"
+        target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
+        now_s = self.world.clock.now()
+        self._running = _Running(tree, launch, target, log, window.opened(now_s, launch.preload_window_s))
+        self._start(self._watch_exit(self._running))
+        self.post(lifecycle.Spawned(self.number, tree.pid))
+
+    async def _watch_exit(self, running: _Running) -> None:
+        exit_status = await running.tree.wait_exit()
+        self._fail(self.world.diagnose(running.log.tail(), exit_status))
+
+    async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
+        running, world = self._process(), self.world
+        guard = self._start(self._watch_window())
+        report = await warm.wait_loaded(running.target, world.http, world.clock, self._on_progress)
+        guard.cancel()
+        if report.attention:
+            self.note(f"attention: {report.attention}")
+        self.post(lifecycle.Loaded(self.number, report))
+
+    async def _prime(self, _: lifecycle.Prime) -> None:
+        running, world = self._process(), self.world
+        guard = self._start(self._watch_window())
+        self._proof = await warm.prime(running.target, world.http, world.clock, self.run.warmup, self._on_progress)
+        guard.cancel()
+        self.post(lifecycle.Proven(self.number, self._proof))
+
+    def _on_progress(self, progress: warm.Progress) -> None:
+        grew = self.activity is None or (progress.stage, progress.done) != (self.activity.stage, self.activity.done)
+        self.activity = progress
+        running = self._process()
+        if grew:
+            running.window = running.window.noted(self.world.clock.now())
+
+    async def _watch_window(self, _: lifecycle.ExtendWindow | None = None) -> None:
+        """Posts Stalled once the stage's window has passed."""
+        running, clock = self._process(), self.world.clock
+        running.window = window.opened(clock.now(), running.launch.preload_window_s)
+        before = self._sample(running)
+        while (now_s := clock.now()) < running.window.deadline_s:
+            await clock.sleep(min(_SAMPLE_S, running.window.deadline_s - now_s))
+            after = self._sample(running)
+            if window.progressed(before, after):
+                running.window = running.window.noted(after.at_s)
+            before = after
+        found = self.world.diagnose(running.log.tail(), None)
+        failure = failures.stalled(found, clock.now() - running.window.progress_s)
+        self.post(lifecycle.Stalled(self.number, failure, self.world.jitter()))
+
+    def _sample(self, running: _Running) -> window.Sample:
+        usage = running.tree.usage()
+        log_bytes = logs.size_bytes(running.log.path)
+        return window.Sample(self.world.clock.now(), log_bytes, usage.resident_bytes, usage.cpu_s)
+
+    async def _register(self, _: lifecycle.Register) -> None:
+        running = self._process()
+        self._watcher = Watcher(running.target, self.world.http, running.tree)
+        await self._watcher.count_compiles()
+        await warm.register(running.target, self.world.http)
+        self.post(lifecycle.Registered(self.number))
+
+    async def _watch(self, _: lifecycle.Watch) -> None:
+        self.post(lifecycle.Measured(self.number, await self._first_request()))
+        while self._watcher is not None:
+            late = await self._watcher.late_compiles()
+            if late:
+                self.post(lifecycle.LateCompile(self.number, late))
+            await self.world.clock.sleep(self.world.watch_s)
+            failure = await self._watcher.look()
+            if failure:
+                self._fail(failure)
+                return
+
+    async def _first_request(self) -> warm.FirstRequest | None:
+        if self._proof is None:
+            return None
+        try:
+            return await warm.first_request(self._process().target, self.world.http, self._proof, self.world.clock)
+        except warm.WarmupError as error:
+            self.note(f"the first request after SERVING went wrong: {error.what}")
+            return None
+
+    async def _retry_later(self, action: lifecycle.ScheduleRetry) -> None:
+        await self.world.clock.sleep(action.delay_s)
+        self.post(lifecycle.BackoffElapsed(self.number))
+
+    def _begin_end(self, action: lifecycle.End) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._cancel_work()
+        self._ending = self._start(self._end(action))
+
+    def _cancel_work(self) -> None:
+        for task in tuple(self._work):
+            task.cancel()
+
+    async def _end(self, action: lifecycle.End) -> None:
+        left = await self._take_down(self._running, action) if self._running else []
+        if left:
+            pids = ", ".join(str(each.pid) for each in left)
+            advice = f"See what holds it: cat /proc/{left[0].pid}/stack"
+            failure = Failure(f"processes {pids} could not be killed", "stop", "stuck", advice=advice)
+            self.post(lifecycle.Stuck(self.number, failure))
+            return
+        if self._give_back is not None:
+            self._give_back()
+            self._give_back = None
+        self.post(lifecycle.Vacated(self.number))
+
+    async def _take_down(self, running: _Running, action: lifecycle.End) -> list[Any]:
+        if action.drain_s is not None and running.tree.exit_status is None:
+            await self._drain(running, action.drain_s)
+        if action.grace_s is not None:
+            return list(await running.tree.stop(action.grace_s))
+        return list(await running.tree.kill())
+
+    async def _drain(self, running: _Running, drain_s: float) -> None:
+        try:
+            await warm.drain(running.target, self.world.http, drain_s)
+        except warm.WarmupError as error:
+            self.note(f"did not drain: {error.what}")
+
+    def _process(self) -> _Running:
+        if self._running is None:
+            raise RuntimeError("an action that needs a process came before it")
+        return self._running

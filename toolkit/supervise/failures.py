@@ -1,0 +1,54 @@
+"""From what went wrong to a ``Failure``: in words, and whether another attempt can help."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from toolkit.errors import ToolkitError
+from toolkit.supervise.lifecycle import Failure, Verdict
+from toolkit.supervise.logs import last_line
+from toolkit.units import format_duration
+from toolkit.warm.model import CanaryResult, WarmupError
+
+
+def describe_exit(exit_status: int) -> str:
+    """An exit status in words; negative numbers are signals, as subprocess has them."""
+    if exit_status >= 0:
+        return f"exited with status {exit_status}"
+    try:
+        return f"was killed by {signal.Signals(-exit_status).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_status}"
+
+
+def plain_diagnosis(log_tail: str, exit_status: int | None) -> Failure:
+    """The exit status and the log's last line; ``exit_status`` None: it still runs."""
+    what = describe_exit(exit_status) if exit_status is not None else "makes no progress"
+    line = last_line(log_tail)
+    return Failure(f"{what}; last line of its log: {line}" if line else f"{what}; its log is empty", line=line)
+
+
+def stalled(found: Failure, quiet_s: float) -> Failure:
+    """The diagnosis of a process that lives but made no progress for ``quiet_s``."""
+    summary = f"no progress for {format_duration(quiet_s)}: {found.summary}"
+    return Failure(summary, found.verdict, "stalled", found.culprit, found.line, found.advice)
+
+
+def from_error(error: ToolkitError, verdict: Verdict) -> Failure:
+    """What coexist itself found wrong."""
+    return Failure(error.what, verdict, error.code, advice=error.hint, culprit=error.where)
+
+
+def from_warmup(error: WarmupError) -> Failure:
+    """What the warm-up found wrong; a wrong answer is not tried again, since it would come again."""
+    verdict: Verdict = "stop" if error.code == "canary_wrong" else "retry"
+    return Failure(error.what, verdict, error.code, advice=error.hint, canary=_canary(error.details.get("canary")))
+
+
+def _canary(found: object) -> CanaryResult | None:
+    if isinstance(found, CanaryResult):
+        return found
+    if not isinstance(found, Mapping):
+        return None
+    return CanaryResult(bool(found.get("ok")), str(found.get("expected")), str(found.get("got")))

@@ -1,0 +1,338 @@
+"""Events in, actions out: the only writer of every instance's state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import random
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+
+from toolkit import warm
+from toolkit.errors import NotReadyInTimeError, ToolkitError
+from toolkit.supervise import document, failures, gates, guardian, lifecycle, ports, process
+from toolkit.supervise.attempt import Attempt, Diagnose, Reserve, World, Wrap
+from toolkit.supervise.clock import Calendar, SystemClock
+from toolkit.supervise.control import Control
+from toolkit.supervise.guard import Guard, cookie_prefix
+from toolkit.supervise.journal import Journal
+from toolkit.supervise.lifecycle import Event, Instance, Log, Moved, Refused, State
+from toolkit.supervise.metrics import Metrics
+from toolkit.supervise.service import ServiceRun
+from toolkit.supervise.state import Owner, StateFolder
+from toolkit.supervise.status_writer import StatusWriter
+
+WATCH_S = 5.0
+_HOUSEKEEPING_S = 1.0
+
+
+class Supervisor:
+    """Runs the services of one deployment. One event loop, one thread; ``run`` is all that most callers need.
+
+    ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(log_tail, exit_status)`` judges a
+    failure. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``on_change`` is called
+    after every change, with the supervisor.
+    """
+
+    def __init__(
+        self,
+        deployment: str,
+        services: Sequence[ServiceRun],
+        state_dir: Path,
+        *,
+        wrap: Wrap,
+        control_port: int | None = None,
+        clock: warm.Clock | None = None,
+        jitter: Callable[[], float] = random.random,
+        diagnose: Diagnose = failures.plain_diagnosis,
+        reserve: Reserve = lambda _: lambda: None,
+        on_change: Callable[[Supervisor], None] | None = None,
+        watch_s: float = WATCH_S,
+    ) -> None:
+        self.deployment = deployment
+        self._runs = {run.name: run for run in services}
+        self._gates = [run.gate() for run in services]
+        self._folder = StateFolder(state_dir)
+        self._control_port = control_port or 0
+        self._clock = clock or SystemClock()
+        self._calendar = Calendar(self._clock.now())
+        self._journal = Journal(self._folder, self._clock, self._calendar)
+        self._writer = StatusWriter(self._folder, self.snapshot)
+        self._metrics = Metrics()
+        self._made_from = (jitter, diagnose, wrap, reserve, watch_s)
+        self._on_change = on_change or (lambda _: None)
+        now_s = self._clock.now()
+        self._instances = {run.name: Instance(run.name, run.policy(), since_s=now_s) for run in services}
+        self._attempts: dict[str, Attempt] = {}
+        self._inbox: deque[tuple[str, Event]] = deque()
+        self._applying = False
+        self._stopping = False
+        self._change = asyncio.Event()
+        self._cleanup = contextlib.AsyncExitStack()
+        self.address: str | None = None
+
+    async def run(
+        self, until: Literal["stopped", "ready"] = "stopped", timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """The status document: of the moment all was ready (``ready``), or of the end (``stopped``).
+
+        Everything is stopped, and nothing left, when it returns or raises. ``timeout_s`` bounds the time to readiness.
+        A stop that was asked for before readiness ends it with the status of that moment.
+
+        Raises: NotReadyInTimeError; ToolkitError when a required service failed for good, a port is taken, or
+        another supervisor runs in the state folder.
+        """
+        await self.start()
+        try:
+            if until == "ready" or timeout_s is not None:
+                await self.wait_ready(timeout_s)
+            found = self.snapshot()
+            if until == "stopped":
+                await self._until(lambda: self._stopping or gates.all_at_rest(self._instances))
+                self._raise_if_all_failed()
+        finally:
+            await self.close()
+        return found if until == "ready" else self.snapshot()
+
+    async def start(self) -> None:
+        """Takes the state folder, tests the ports together, opens the control doors, and begins."""
+        try:
+            await self._open()
+        except BaseException:
+            await self._cleanup.aclose()
+            raise
+        self._journal.tell("deployment", state="started", deployment=self.deployment)
+        self._settle()
+
+    async def _open(self) -> None:
+        previous = self._folder.open(self.deployment)
+        self._cleanup.callback(self._folder.close)
+        if previous is not None:
+            await asyncio.to_thread(guardian.kill_all, cookie_prefix(previous.cookie).encode())
+        ports.ensure_free({run.name: run.port for run in self._runs.values()})
+        process.become_subreaper()
+        cookie = secrets.token_hex(8)
+        guard = Guard(cookie)
+        self._cleanup.push_async_callback(guard.dismiss)
+        http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
+        jitter, diagnose, wrap, reserve, watch_s = self._made_from
+        self._world = World(self._folder, http, self._clock, jitter, diagnose, wrap, reserve, cookie, watch_s)
+        self._attempts = {name: self._attempt(name, 1) for name in self._runs}
+        await self._open_control(cookie)
+        await self._cleanup.enter_async_context(self._writer)
+        self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house(guard)))
+
+    async def _open_control(self, cookie: str) -> None:
+        control = Control(self, self._journal)
+        self._cleanup.push_async_callback(control.close)
+        port = await control.open(self._control_port, self._folder.socket)
+        self.address = f"http://127.0.0.1:{port}"
+        pid = process.own_identity()
+        self._folder.write_owner(Owner(self.deployment, pid.pid, pid.start_ticks, cookie, port))
+
+    async def _keep_house(self, guard: Guard) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            process.reap_adopted()
+            with contextlib.suppress(OSError, ToolkitError):  # a full disk or process table: again in a second
+                await self._keep_in_shape(guard)
+
+    async def _keep_in_shape(self, guard: Guard) -> None:
+        if guard.keep():
+            self._journal.tell("log", text="the guardian was gone; a new one was started")
+        for name in self._runs:
+            await asyncio.to_thread(self._folder.rotate_log, name)
+
+    async def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Returns when all required services are SERVING and measured, or a stop was asked for.
+
+        Raises: NotReadyInTimeError; ToolkitError when one of them failed for good.
+        """
+        try:
+            await asyncio.wait_for(self._until(self._ready_or_never), timeout_s)
+        except asyncio.TimeoutError:
+            raise self._not_ready(timeout_s or 0.0) from None
+        failed = self._failed()
+        if failed and not self._stopping:
+            raise self._failure(failed)
+
+    def _ready_or_never(self) -> bool:
+        required = [self._instances[gate.name] for gate in self._gates if gate.required]
+        measured = gates.all_ready(self._gates, self._instances) and all(each.measured for each in required)
+        return measured or self._stopping or bool(self._failed())
+
+    def _failed(self) -> list[Instance]:
+        required = [self._instances[gate.name] for gate in self._gates if gate.required]
+        return [instance for instance in required if instance.state is State.FAILED]
+
+    def _raise_if_all_failed(self) -> None:
+        failed = self._failed()
+        if failed and not self._stopping:
+            raise self._failure(failed)
+
+    def _failure(self, failed: Sequence[Instance]) -> ToolkitError:
+        first = next((each for each in failed if not _is_consequence(each)), failed[0])
+        record = first.last_failure
+        summary, advice = (record.failure.summary, record.failure.advice) if record else ("it failed", None)
+        return ToolkitError(
+            f"'{first.name}' failed: {summary}",
+            str(self._folder.log(first.name)),
+            advice or f"'coexist logs {first.name}' shows its output.",
+            code=record.failure.kind if record else "service_failed",
+            services=[each.name for each in failed],
+            status=self.snapshot(),
+        )
+
+    def _not_ready(self, timeout_s: float) -> NotReadyInTimeError:
+        reasons = document.not_ready(self._gates, self._instances, self.activity(), self._clock.now())
+        return NotReadyInTimeError(
+            f"not ready after {timeout_s:g} s: {'; '.join(reasons)}",
+            str(self._folder.logs),
+            "See 'coexist logs'; '--timeout' gives more time.",
+            code="not_ready",
+            reasons=list(reasons),
+            status=self.snapshot(),
+        )
+
+    async def close(self) -> None:
+        """Stops everything in reverse order of dependence; when it returns, nothing of the deployment is left."""
+        if not self._stopping:
+            self.request_stop()
+        try:
+            await self._until(lambda: gates.all_at_rest(self._instances))
+            self._journal.tell("deployment", state="stopped", deployment=self.deployment)
+        finally:
+            if not gates.all_at_rest(self._instances):
+                self._kill_now()
+            await self._cleanup.aclose()
+
+    def _kill_now(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.kill_now()
+
+    def request_stop(self) -> None:
+        """Asks for a stop of everything; asked again, everything is killed at once. Safe in a signal handler."""
+        again, self._stopping = self._stopping, True
+        if again:
+            for name, instance in self._instances.items():
+                self._inbox.append((name, lifecycle.StopRequested(instance.attempt, force=True)))
+        self._settle()
+
+    def stop(self, name: str) -> None:
+        """Stops one service. Raises: ToolkitError when there is none of this name."""
+        self._post(name, lifecycle.StopRequested(self._named(name).attempt))
+
+    def restart(self, name: str) -> None:
+        """Begins a new attempt of one service. Raises: ToolkitError when there is none of this name."""
+        self._post(name, lifecycle.RestartRequested(self._named(name).attempt))
+
+    def _named(self, name: str) -> Instance:
+        if name not in self._instances:
+            near = difflib.get_close_matches(name, self._instances, 1)
+            hint = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(self._instances)}."
+            raise ToolkitError(f"no service '{name}'", self.deployment, hint, code="unknown_service")
+        return self._instances[name]
+
+    def snapshot(self) -> dict[str, Any]:
+        """The document of ``coexist status --json``."""
+        runs = list(self._runs.values())
+        return document.status(self.deployment, runs, self._instances, self._clock.now(), self._calendar)
+
+    def readiness(self) -> dict[str, Any]:
+        """The answer of ``/readyz``: ``ready``, and each service's ``ready`` and ``state``."""
+        services = {name: document.readiness(name, self._gates, self._instances) for name in self._runs}
+        return {"ready": gates.all_ready(self._gates, self._instances), "services": services}
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
+        return self._metrics.text(self._instances, gates.all_ready(self._gates, self._instances), self._clock.now())
+
+    def progress(self) -> dict[str, warm.Progress | None]:
+        """How far each service's stage is, as its program tells it."""
+        return {name: attempt.activity for name, attempt in self._attempts.items()}
+
+    def activity(self) -> dict[str, str]:
+        """What each service does or waits for, in words; nothing for one that has nothing to say."""
+        found = {name: progress.what for name, progress in self.progress().items() if progress}
+        for name in self._runs:
+            others = gates.waiting_for(name, self._gates, self._instances)
+            if others:
+                found[name] = f"waits for {', '.join(others)}"
+        return found
+
+    def _attempt(self, name: str, number: int) -> Attempt:
+        def note(text: str) -> None:
+            self._journal.tell("log", name, number, text=text)
+
+        return Attempt(self._runs[name], number, self._world, lambda event: self._post(name, event), note)
+
+    def _post(self, name: str, event: Event) -> None:
+        self._inbox.append((name, event))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Applies every event there is, and every decision that follows; a nested call leaves them to the outer one."""
+        if self._applying:
+            return
+        self._applying = True
+        try:
+            while self._inbox or self._decide():
+                self._apply(*self._inbox.popleft())
+        finally:
+            self._applying = False
+        self._changed()
+
+    def _decide(self) -> bool:
+        if self._stopping:
+            stops = gates.next_stops(self._gates, self._instances)
+            self._inbox.extend((name, lifecycle.StopRequested(self._instances[name].attempt)) for name in stops)
+        elif (start := gates.next_start(self._gates, self._instances)) is not None:
+            self._inbox.append(start)
+        return bool(self._inbox)
+
+    def _apply(self, name: str, event: Event) -> None:
+        before = self._instances[name]
+        after, actions = lifecycle.step(before, event, self._clock.now())
+        self._instances[name] = after
+        for action in actions:
+            self._tell_or_perform(before, action)
+        if after.attempt != before.attempt:
+            self._attempts[name] = self._attempt(name, after.attempt)
+
+    def _tell_or_perform(self, instance: Instance, action: lifecycle.Action) -> None:
+        name, number = instance.name, instance.attempt
+        if isinstance(action, Log):
+            self._journal.tell("log", name, number, text=action.text)
+        elif isinstance(action, (Moved, Refused)):
+            self._metrics.count(name, action)
+            kind = "transition" if isinstance(action, Moved) else "illegal_transition"
+            arrow = {"from": action.source.value, "to": action.target.value}
+            self._journal.tell(kind, name, number, **arrow, reason=action.reason)
+        else:
+            self._attempts[name].perform(action)
+
+    def _changed(self) -> None:
+        self._writer.note()
+        change, self._change = self._change, asyncio.Event()
+        change.set()
+        self._on_change(self)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._change.wait()
+
+
+def _is_consequence(instance: Instance) -> bool:
+    return instance.last_failure is not None and instance.last_failure.failure.kind == "dependency"
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
