@@ -25,6 +25,7 @@ _REASONS = {
     errno.EACCES: "permission is denied",
     errno.EPERM: "permission is denied",
 }
+_PLACES = "COEXIST_HOME for engines and state, COEXIST_RUNTIME_DIR for reservations"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 _MISSING = object()
@@ -137,8 +138,8 @@ def _hint(code: int) -> str:
         now = "the file system's own" if limit == resource.RLIM_INFINITY else format_bytes(limit)
         return f"Raise the limit with 'ulimit -f unlimited' (now {now})."
     if code in _FULL:
-        return "Free some space, run 'coexist engines prune', or point COEXIST_HOME at a larger disk."
-    return "Make this place writable for you, or point COEXIST_HOME at one that is."
+        return f"Free some space ('coexist engines prune' helps), or use another disk: {_PLACES}."
+    return f"Make this place writable for you, or use another: {_PLACES}."
 
 
 def _free_bytes(path: Path) -> int:
