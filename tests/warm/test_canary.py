@@ -4,13 +4,22 @@ import pytest
 
 from toolkit.runtimes.base import CanaryCheck
 from toolkit.warm.canary import judge_text, judge_vector
+from toolkit.warm.model import CanaryResult
 
 FRANCE = CanaryCheck("The capital of France is", 2, expected_tokens=(7042, 30), expected_text=" Paris.")
 
 
-def test_tokens_decide_where_both_sides_have_them():
-    assert judge_text(FRANCE, "whatever", (7042, 30)).ok
-    assert not judge_text(FRANCE, " Paris.", (7042, 31)).ok
+def test_text_and_tokens_must_both_be_right_where_both_are_known():
+    assert judge_text(FRANCE, " Paris.", (7042, 30)).ok
+    assert judge_text(FRANCE, " Lyon.", (7042, 30)) == CanaryResult(False, " Paris.", " Lyon.")
+    assert judge_text(FRANCE, " Paris.", (7042, 31)) == CanaryResult(False, "tokens [7042, 30]", "tokens [7042, 31]")
+
+
+def test_tokens_alone_are_enough():
+    check = CanaryCheck(expected_tokens=(7042, 30))
+    assert judge_text(check, "whatever", (7042, 30)).ok
+    assert not judge_text(check, "whatever", (30, 7042)).ok
+    assert not judge_text(check, "whatever", None).ok
 
 
 def test_text_decides_when_the_answer_has_no_tokens():

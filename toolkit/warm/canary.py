@@ -10,13 +10,16 @@ from toolkit.warm.model import CanaryResult
 
 
 def judge_text(check: CanaryCheck, text: str, token_ids: tuple[int, ...] | None) -> CanaryResult:
-    """Tokens are compared where both sides have them; else the answer must begin with the expected text."""
+    """Right when the answer begins with the expected text, and its tokens are the expected ones where it tells them."""
+    if check.expected_text is not None and not _begins(text, check.expected_text):
+        return CanaryResult(False, check.expected_text, text)
     if check.expected_tokens is not None and token_ids is not None:
         ok = token_ids == check.expected_tokens
-        return CanaryResult(ok, f"tokens {list(check.expected_tokens)}", f"tokens {list(token_ids)}: {text!r}")
+        if not ok or check.expected_text is None:
+            return CanaryResult(ok, f"tokens {list(check.expected_tokens)}", f"tokens {list(token_ids)}")
     if check.expected_text is None:
-        return CanaryResult(False, "no expected answer is recorded", repr(text))
-    return CanaryResult(_begins(text, check.expected_text), repr(check.expected_text), repr(text))
+        return CanaryResult(False, "no expected answer is recorded", text)
+    return CanaryResult(True, check.expected_text, text)
 
 
 def judge_vector(check: CanaryCheck, vector: Sequence[float]) -> CanaryResult:

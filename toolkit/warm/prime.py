@@ -79,8 +79,9 @@ class _Prime:
         self._tell(done, "canary")
         verdict = await self._patiently(done, partial(_ask_canary, self.client, check))
         if not verdict.ok:
+            expected, got = shorten(verdict.expected, {}), shorten(verdict.got, {})
             raise WarmupError(
-                f"the canary's answer is wrong: expected {verdict.expected}, got {verdict.got}",
+                f"the canary's answer is wrong: expected '{expected}', got '{got}'",
                 code="canary_wrong",
                 canary={"ok": False, "expected": verdict.expected, "got": verdict.got},
             )

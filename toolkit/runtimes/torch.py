@@ -1,0 +1,117 @@
+"""``torch``: coexist's own server for an engine that ``builder: torch`` compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.config.models import Canary, Service
+from toolkit.errors import ToolkitError
+from toolkit.runtimes import builtin
+from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch
+from toolkit.runtimes.options import Option, argv
+
+OPTIONS = {"max_queue": Option("--max-queue", "count")}
+
+
+class TorchRuntime:
+    """``run.py engine``: continuous batching, drains, nobody is answered before READY."""
+
+    name = "torch"
+
+    def check(self, name: str, service: Service) -> None:
+        """Raises ToolkitError when the service asks for what this program does not offer."""
+        builtin.check(name, service, OPTIONS)
+        if service.attention != "auto":
+            raise ToolkitError(
+                "an engine's attention is chosen when it is built",
+                f"services.{name}.attention",
+                "Remove it; 'fmha: disable' in the recipe builds without fused attention.",
+                code="unsupported",
+            )
+
+    def launch(self, context: Context, assignment: Assignment) -> Launch:
+        """The process for this service on these resources.
+
+        Raises: ToolkitError when the engine is not what the service asks for.
+        """
+        service, facts = context.service, context.engine_manifest
+        _check_engine(context, assignment)
+        model = context.recipe.name if context.recipe is not None else context.name
+        generation = Generation(
+            kind="completions",
+            path="/v1/completions",
+            model=model,
+            max_input_tokens=builtin.number(facts, "limits", "max_input_len"),
+            headers=builtin.headers(context),
+        )
+        flags = ("--engine-dir", str(context.engine_dir), "--served-model-name", model)
+        return builtin.launch(
+            context,
+            assignment,
+            argv=("engine", *flags, *argv(context.name, service.options, OPTIONS)),
+            probes=builtin.probes(context.token, service.warmup, canary_check(context), generation),
+            notes=(),
+        )
+
+
+def canary_check(context: Context) -> CanaryCheck:
+    """The engine's recorded tokens where the prompt is the engine's own, and the text the service expects.
+
+    Raises: ToolkitError when the service changes the prompt without saying what is expected.
+    """
+    asked, recorded = context.service.canary, _recorded(context.engine_manifest)
+    tokens = tuple(recorded.get("tokens", ()))
+    same_prompt = isinstance(asked, Canary) and asked.prompt == recorded.get("prompt")
+    if not isinstance(asked, Canary) or (same_prompt and asked.expected is None and asked.max_tokens > len(tokens)):
+        return _of_engine(recorded, tokens)
+    if asked.expected is None and recorded and not same_prompt:
+        raise ToolkitError(
+            "the engine has no recorded answer for this canary",
+            f"services.{context.name}.canary",
+            f"Write 'expected', or ask what was recorded: {recorded.get('prompt')!r}.",
+            code="no_canary",
+        )
+    compare_tokens = same_prompt and asked.max_tokens <= len(tokens)
+    return CanaryCheck(
+        prompt=asked.prompt,
+        max_tokens=asked.max_tokens,
+        expected_tokens=tokens[: asked.max_tokens] if compare_tokens else None,
+        expected_text=asked.expected,
+    )
+
+
+def _of_engine(recorded: Mapping[str, Any], tokens: tuple[int, ...]) -> CanaryCheck:
+    return CanaryCheck(
+        prompt=recorded.get("prompt", ""),
+        max_tokens=max(len(tokens), 1),
+        expected_tokens=tokens or None,
+        expected_text=recorded.get("text"),
+    )
+
+
+def _recorded(facts: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The engine's own canary: ``prompt``, ``tokens``, ``text``; empty before it is built."""
+    canary = facts.get("canary") if facts is not None else None
+    return canary if isinstance(canary, Mapping) else {}
+
+
+def _check_engine(context: Context, assignment: Assignment) -> None:
+    facts = context.engine_manifest or {}
+    built_for, device = facts.get("device"), builtin.device(assignment)
+    if built_for is not None and built_for != device:
+        raise ToolkitError(
+            f"its engine is compiled for {built_for}, the service runs on {device}",
+            f"services.{context.name}.gpus",
+            "Ask for a GPU with 'gpus: 1'." if built_for == "cuda" else "Remove 'gpus', or build the engine for cuda.",
+            code="engine_device",
+        )
+    asked = context.service.fmha
+    built = context.recipe.fmha if context.recipe is not None else None
+    if asked is not None and built is not None and asked != built:
+        raise ToolkitError(
+            f"the service asks for 'fmha: {asked}', its engine's recipe says 'fmha: {built}'",
+            f"services.{context.name}.fmha",
+            "Change the recipe and build again.",
+            code="fmha_mismatch",
+        )
