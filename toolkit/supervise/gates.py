@@ -55,7 +55,7 @@ def waiting_for(name: str, gates: Sequence[Gate], instances: Instances) -> tuple
 
 
 def _obstacles(gate: Gate, gates: Sequence[Gate], instances: Instances) -> Iterator[str]:
-    yield from (name for name in gate.after if instances[name].state is not SERVING)
+    yield from (name for name in gate.after if not _is_up(instances[name]))
     for other in gates:
         if other.name != gate.name and gate.devices & other.devices and _holds_back(other, gate, instances[other.name]):
             yield other.name
@@ -66,7 +66,12 @@ def _holds_back(other: Gate, gate: Gate, instance: Instance) -> bool:
     waits_itself = instance.state is INIT and not instance.begun
     if instance.state in _STARTING and not waits_itself:
         return True
-    return other.wave < gate.wave and instance.state is not SERVING and instance.state not in AT_REST
+    return other.wave < gate.wave and not _is_up(instance) and instance.state not in AT_REST
+
+
+def _is_up(instance: Instance) -> bool:
+    """SERVING, and its first request was measured: a start beside it would be measured too."""
+    return instance.state is SERVING and instance.measured
 
 
 def next_stops(gates: Sequence[Gate], instances: Instances) -> tuple[str, ...]:

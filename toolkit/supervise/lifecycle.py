@@ -354,6 +354,8 @@ def _blocked(instance: Instance, event: Blocked, now_s: float) -> Step:
 
 
 def _reserved(instance: Instance, _: Reserved, now_s: float) -> Step:
+    if instance.state is INIT and not instance.begun:
+        return instance, (Log("reserved before its gates opened: not taken to PRELOAD"),)
     return _arrow(instance, PRELOAD, now_s, "reserved", Spawn())
 
 

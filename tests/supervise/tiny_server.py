@@ -1,0 +1,63 @@
+"""A server that starts in milliseconds and misbehaves as it is told. Standard library only.
+
+``GET /health`` 200 · ``GET /hello`` says hello · ``GET /crash`` ends it with status 7 · ``GET /mute`` answers 503
+from then on.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+GRANDCHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+def main(port: int, flags: set[str]) -> None:
+    print(f"tiny server {os.getpid()} on {port}", flush=True)
+    if "ignore-term" in flags:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "setsid-grandchild" in flags:
+        subprocess.Popen([sys.executable, "-I", "-S", "-c", GRANDCHILD], start_new_session=True)
+    if "daemon" in flags and os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            argv = [sys.executable, "-I", "-S", "-c", GRANDCHILD]
+            os.execve(sys.executable, argv, dict(os.environ))  # noqa: S606
+        os._exit(0)
+    if "exit-early" in flags:
+        print("RuntimeError: no such weights", flush=True)
+        sys.exit(3)
+    if "exit-zero" in flags:
+        sys.exit(0)
+    if "hang" in flags:
+        time.sleep(600)
+    if "flood" in flags:
+        os.write(1, b"x" * 99 + b"\n")
+        for _ in range(20_000):
+            os.write(1, b"x" * 99 + b"\n")
+    serve(port)
+
+
+def serve(port: int) -> None:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(32)
+    status = "200 OK"
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            path = connection.recv(65536).split(b" ")[1].decode()
+            if path == "/crash":
+                os._exit(7)
+            if path == "/mute":
+                status = "503 Service Unavailable"
+            body = f"hello from {os.environ.get('WHO', 'nobody')}"
+            head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            connection.sendall((head + body).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), set(sys.argv[2:]))
