@@ -1,0 +1,73 @@
+"""Pasted terminal text made plain, and the two ways to refuse it."""
+
+from __future__ import annotations
+
+import re
+
+from toolkit.errors import ToolkitError
+from toolkit.units import MIB
+
+MAX_TEXT = MIB
+# Colour and underline codes, also as they look once the escape character was lost (``[4m``) or printed (``^[[4m``).
+_ESCAPES = re.compile(
+    r"(?:\x1b|\^\[|\u241b|\\e|\\x1b|\\033)\[[0-9;?]*[A-Za-z]|\x9b[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|\x1b[()][A-Z0-9]|\x1b[=>78cM]|\[\d{1,2}(?:;\d{1,2})*m"
+)
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
+_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_PROMPT = re.compile(r"(^|[$#%>❯]\s*|sudo\s+)nvidia-smi(\.exe)?(\s+(-|topo\b|mig\b|[|>])|\s*$)")
+
+
+def ambiguous(kind: str, reason: str) -> ToolkitError:
+    """The refusal of a text that can be read in more than one way."""
+    return ToolkitError(
+        f"This text can't be read in one way only: {reason}.",
+        hint="Save the program's output to a file with '>' instead of copying it from a terminal.",
+        code="ambiguous_text",
+        kind=kind,
+        verdict="refuse",
+        reason=reason,
+    )
+
+
+def foreign(saw: str, hint: str | None = None) -> ToolkitError:
+    """The refusal of a text that is none of the three kinds; ``saw`` says what it looks like."""
+    return ToolkitError(
+        f"This is none of the texts that can be read; it looks like {saw}.",
+        hint=hint
+        or "Give it the output of 'nvidia-smi topo -m', 'nvidia-smi -L' or 'nvidia-smi --query-gpu=… --format=csv'.",
+        code="foreign_text",
+        saw=saw,
+    )
+
+
+def clean_lines(text: str) -> list[str]:
+    """Lines of a pasted text without escape codes, odd spaces, fences and quote marks; tabs stay.
+
+    Raises: ToolkitError when it is over 1 MiB or holds control characters, as a binary file does.
+    """
+    if len(text) > MAX_TEXT:
+        raise foreign(f"a text of {len(text)} characters, far longer than any of them")
+    plain = _INVISIBLE.sub("", _ESCAPES.sub("", _SPACES.sub(" ", _LINE_ENDS.sub("\n", text))))
+    if re.search(r"[\x00-\x08\x0e-\x1f\x7f]", plain):
+        raise foreign("a binary file")
+    return [line for line in _unquoted(plain.split("\n")) if not line.strip().startswith(("```", "~~~"))]
+
+
+def _unquoted(lines: list[str]) -> list[str]:
+    filled = [line for line in lines if line.strip()]
+    if filled and all(line.startswith(">") for line in filled):
+        return [line[2:] if line.startswith("> ") else line[1:] for line in lines]
+    return lines
+
+
+def is_prompt(line: str) -> bool:
+    """Whether the line is the command that was typed, not its output."""
+    return bool(_PROMPT.search(line.strip()))
+
+
+def excerpt(text: str) -> str:
+    """At most 60 characters of a text, for a message."""
+    short = " ".join(text.split())
+    return short if len(short) <= 60 else short[:59] + "…"
