@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer
+
+from toolkit.units import format_cpu_list, parse_cpu_list
+
+UNLIMITED = (1 << 63) - 1  # a limit that is "unlimited"; None stays unknown
 
 
 class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _numbers(value: object) -> object:
+    return parse_cpu_list(value) if isinstance(value, str) else value
+
+
+# Numbers in code; in JSON the kernel's list, such as "0-15,32-47".
+CpuList = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_numbers, json_schema_input_type=str | list[int]),
+    PlainSerializer(format_cpu_list, return_type=str, when_used="json"),
+]
 
 
 class Holder(Record):
@@ -41,7 +57,7 @@ class Gpu(Record):
     holders: tuple[Holder, ...] = ()
     numa_nodes: tuple[int, ...] | None = None
     gpu_numa_id: int | None = None
-    cpus: tuple[int, ...] | None = None
+    cpus: CpuList | None = None
     compute_mode: str | None = None
     mig: tuple[MigDevice, ...] | None = None
 
@@ -55,24 +71,28 @@ class GpuLink(Record):
 
 
 class Core(Record):
-    """A physical core: its logical CPUs (SMT siblings) and the NUMA node and cache group it belongs to."""
+    """A physical core: its logical CPUs (SMT siblings) and the NUMA node, cache group and socket it belongs to."""
 
-    cpus: tuple[int, ...]
+    cpus: CpuList
     numa_node: int | None = None
     cache_group: int | None = None
+    socket: int | None = None
 
 
 class NumaNode(Record):
     """``cpus`` empty: a memory-only node (a GPU's own memory, say). ``distances``: node to the kernel's number."""
 
     node: int
-    cpus: tuple[int, ...]
+    cpus: CpuList
     memory_bytes: int | None = None
     distances: dict[int, int] = {}
 
 
 class Nic(Record):
+    """``nearest_gpus``: indices at the closest level, which is ``link``; None: unknown."""
+
     name: str
+    pci_bus_id: str | None = None
     numa_node: int | None = None
     nearest_gpus: tuple[int, ...] | None = None
     link: str | None = None
@@ -101,9 +121,9 @@ class Host(Record):
     gpus: tuple[Gpu, ...] = ()
     links: tuple[GpuLink, ...] = ()
     cores: tuple[Core, ...]
-    cpus_allowed: tuple[int, ...]
+    cpus_allowed: CpuList
     numa: tuple[NumaNode, ...] = ()
-    mems_allowed: tuple[int, ...] | None = None
+    mems_allowed: CpuList | None = None
     nics: tuple[Nic, ...] = ()
     memory_bytes: int | None = None
     limits: ContainerLimits = ContainerLimits()

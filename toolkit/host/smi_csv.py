@@ -9,15 +9,16 @@ from typing import Any
 from toolkit.host.smi_text import ambiguous, excerpt, is_prompt
 
 # First parts of the field names of --query-gpu, --query-compute-apps and their kin (nvidia-smi --help-query-gpu).
-_FIELDS = frozenset(
+_KNOWN_FIELDS = (
     "accounting addressing_mode c2c clocks clocks_event_reasons clocks_throttle_reasons compute_cap compute_mode count "
     "display_active display_attached display_mode driver_model driver_version ecc encoder enforced fabric fan gom "
     "gpu_bus_id gpu_name gpu_serial gpu_uuid gpu_utilization gsp index inforom max_memory_usage mem_utilization memory "
     "mig mode name pci pcie persistence_mode pid power process_name protected_memory pstate remapped_rows "
     "retired_pages serial temperature time timestamp used_gpu_memory used_memory utilization uuid vbios_version vgpu "
     "vgpu_device_capability vgpu_driver_capability module gpu_recovery_action platform hostname dramEncryption "
-    "gpu_operation_mode stats".split()
+    "gpu_operation_mode stats"
 )
+_FIELDS = frozenset(_KNOWN_FIELDS.split())
 _HEADING = re.compile(r"(?P<name>[a-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)(?:\s*\[(?P<unit>[^\]]+)\])?")
 _QUANTITY = re.compile(r"(-?\d+(?:\.\d+)?)\s*(MiB|KiB|GiB|MB|KB|MHz|GHz|%|W|mW|°C|C|KB/s|MB/s|Mbps|Gbps|mJ|J|us|ms|s)")
 _PLACEHOLDERS = ("N/A", "ERR!", "Not Supported", "Unknown Error", "Insufficient Permissions")

@@ -16,7 +16,7 @@ _ESCAPES = re.compile(
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_PROMPT = re.compile(r"(^|[$#%>❯]\s*|sudo\s+)nvidia-smi(\.exe)?(\s+(-|topo\b|mig\b|[|>])|\s*$)")
+_PROMPT = re.compile(r"(^|[$#%>]\s*|sudo\s+)nvidia-smi(\.exe)?(\s+(-|topo\b|mig\b|[|>])|\s*$)")
 
 
 def ambiguous(kind: str, reason: str) -> ToolkitError:

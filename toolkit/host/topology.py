@@ -15,11 +15,13 @@ def parse(text: str) -> dict[str, Any]:
     """
     lines = clean_lines(text)
     output = [line for line in lines if not is_prompt(line)]
-    kinds = [reader for reader in (smi_matrix, smi_list) if reader.looks_like(output)]
-    if len(kinds) > 1:
+    is_matrix, is_list = smi_matrix.looks_like(output), smi_list.looks_like(output)
+    if is_matrix and is_list:
         raise ambiguous("mixed", "it holds a matrix and a list of GPUs; give one at a time")
-    if kinds:
-        return kinds[0].parse(lines)
+    if is_matrix:
+        return smi_matrix.parse(lines)
+    if is_list:
+        return smi_list.parse(lines)
     if smi_csv.looks_like(lines):
         return smi_csv.parse(lines)
     raise foreign(smi_foreign.describe("\n".join(output)))
