@@ -1,0 +1,44 @@
+# make quickstart   a first deployment of two real services, from nothing; ARGS go to 'coexist up'
+# make test         everything: linters, types, architecture, all tests; ARGS go to pytest
+# make test-fast    the same without the slow tests (real models, real compiles)
+# make models       the two small models under models/
+# make lock         the versions of today as requirements/lock-py*.txt, for the Python of .venv
+# make clean        removes what the above made, the models apart
+# PYTHON=…          which interpreter .venv is made with (3.10 or newer)
+MAKEFLAGS += --no-print-directory
+.PHONY: help quickstart test test-fast models lint lock clean
+BIN := .venv/bin
+export PYTHON
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+# Standard output is coexist's alone; set-up speaks on standard error.
+quickstart:
+	@scripts/setup.sh run
+	@$(BIN)/python scripts/fetch_models.py >&2
+	@$(BIN)/coexist up configs/quickstart.yaml $(ARGS)
+
+test: lint models
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: lint
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint:
+	@scripts/setup.sh dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+models:
+	@test -x $(BIN)/python || scripts/setup.sh run
+	@$(BIN)/python scripts/fetch_models.py
+
+lock:
+	@scripts/setup.sh dev
+	@$(BIN)/python scripts/lock.py
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
