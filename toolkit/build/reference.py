@@ -1,0 +1,140 @@
+"""The recorded right answer of a model that is served without a build: made once per content of its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ToolkitError
+from toolkit.store import fingerprint, hash_files, read_json, write_atomic
+
+RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
+FORMAT = 1
+# Of ``serve/reference.py``: the environment has no transformers.
+NO_TRANSFORMERS = 4
+TIMEOUT_S = 600.0
+_INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a child ended, and what it wrote."""
+
+    status: int
+    output: str
+    errors: str
+
+
+Run = Callable[[Sequence[str], Mapping[str, str]], Outcome]
+
+
+def run_child(argv: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    """The outcome of a child process with this environment; status 124 after ``TIMEOUT_S``.
+
+    Raises: OSError when the program cannot be started.
+    """
+    try:
+        done = subprocess.run(
+            argv, env=dict(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(124, "", f"no answer within {TIMEOUT_S:g} s")
+    return Outcome(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+
+def ensure(
+    model_dir: Path,
+    prompt: str,
+    pythons: Sequence[Path],
+    folder: Path,
+    *,
+    hash_cache: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    run: Run = run_child,
+) -> Mapping[str, Any]:
+    """The reference for this model and prompt (``prompt``, ``vector``, ``source``), reused from ``folder`` or made now.
+
+    ``pythons``: interpreters to try in order, the service's own first; the first that has transformers makes it.
+
+    Raises: ToolkitError when none has, or the model cannot be read.
+    """
+    files = hash_files(model_dir, ("**/*.json", "**/*.safetensors", "**/*.txt", "**/*.model"), hash_cache)
+    name = fingerprint({"format": FORMAT, "prompt": prompt, "files": files})
+    path = folder / f"{name[:16]}.json"
+    if known := _recorded(path, prompt):
+        return known
+    made = _make(model_dir, prompt, pythons, environ, run)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(made))
+    return made
+
+
+def _recorded(path: Path, prompt: str) -> Mapping[str, Any] | None:
+    """What was recorded; a damaged record is none, for it can be made again."""
+    try:
+        known = read_json(path, default=None)
+    except ToolkitError:
+        return None
+    return dict(known) if _is_reference(known, prompt) else None
+
+
+def _make(
+    model_dir: Path, prompt: str, pythons: Sequence[Path], environ: Mapping[str, str], run: Run
+) -> Mapping[str, Any]:
+    for python in dict.fromkeys(pythons):
+        argv = [str(python), str(RUN), "reference", "--model-dir", str(model_dir), "--prompt", prompt]
+        try:
+            outcome = run(argv, _environment(python, environ))
+        except OSError as error:
+            raise ToolkitError(f"cannot be started: {error.strerror}", str(python), code="no_python") from error
+        if outcome.status != NO_TRANSFORMERS:
+            return _read(outcome, model_dir, prompt)
+    tried = ", ".join(map(str, dict.fromkeys(pythons)))
+    raise ToolkitError(
+        "nothing can tell what this model should answer: transformers is installed nowhere",
+        str(model_dir),
+        f"Install transformers into one of: {tried}.",
+        code="no_transformers",
+    )
+
+
+def _environment(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "PATH": f"{python.parent}:{environ.get('PATH', os.defpath)}",
+        **{name: environ[name] for name in _INHERITED if name in environ},
+        # On the CPU: a GPU's memory is not ours to use before the plan gives it away.
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:
+    lines = outcome.errors.strip().splitlines()
+    if outcome.status != 0:
+        reason = lines[-1].removeprefix("error: ") if lines else f"exit status {outcome.status}"
+        raise ToolkitError(
+            f"plain transformers can't answer for this model: {reason}",
+            str(model_dir),
+            "Check the model folder.",
+            code="no_reference",
+        )
+    try:
+        made = json.loads(outcome.output)
+    except ValueError:
+        made = None
+    if not _is_reference(made, prompt):
+        raise ToolkitError("plain transformers gave no vector for this model", str(model_dir), code="no_reference")
+    return dict(made)
+
+
+def _is_reference(document: Any, prompt: str) -> bool:
+    if not isinstance(document, Mapping) or document.get("prompt") != prompt:
+        return False
+    vector = document.get("vector")
+    return isinstance(vector, list) and len(vector) > 0 and all(isinstance(x, (int, float)) for x in vector)
