@@ -37,7 +37,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Shape of a Llama-family decoder. ``windows``: per layer the sliding window in tokens, None where there is none."""
+    """Shape of a Llama-family decoder. ``windows``: each layer's sliding window in tokens, or None."""
 
     architecture: str
     vocab_size: int
@@ -58,11 +58,6 @@ class DecoderConfig:
     windows: tuple[int | None, ...]
     eos_token_ids: tuple[int, ...]
     dtype: str | None = None
-
-    @property
-    def kv_bytes_per_token_per_element(self) -> int:
-        """Key and value elements that one token occupies over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -138,6 +133,12 @@ def parse_decoder_config(raw: Mapping[str, Any], eos_token_id: Any = None) -> De
         dtype=raw.get("dtype") or raw.get("torch_dtype"),
     )
     return _checked(config)
+
+
+def decoder_config_of(document: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder that ``dataclasses.asdict`` of a ``DecoderConfig`` (as JSON) describes."""
+    tuples = {name: tuple(document[name]) for name in ("windows", "eos_token_ids")}
+    return DecoderConfig(**{**document, **tuples, "rope": Rope(**document["rope"])})
 
 
 def _architecture(raw: Mapping[str, Any]) -> str:

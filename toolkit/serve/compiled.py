@@ -53,7 +53,7 @@ class CompiledEngine:
         self.max_input_len: int = limits["max_input_len"]
         self.max_seq_len: int = limits["max_seq_len"]
         self.vocab_size: int = info["vocab_size"]
-        self.eos_token_ids: tuple[int, ...] = tuple(info["eos_token_ids"])
+        self.eos_token_ids: Sequence[int] = tuple(info["eos_token_ids"])
         self.bytes_read = sum(tensor.nbytes for tensor in weights.values())
         self.kv_cache_bytes = sum(cache.nbytes for cache in caches)
         self._packages = packages
@@ -230,9 +230,8 @@ def check_fits(info: Mapping[str, Any], engine_dir: Path, device: str) -> None:
 def _open_packages(engine_dir: Path, device: str) -> dict[str, Any]:
     index = -1
     if device.startswith("cuda"):
-        torch.cuda.init()
         index = torch.device(device).index or 0
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device)  # makes the context
     loader = torch._C._aoti.AOTIModelPackageLoader
     return {phase: loader(str(engine_dir / f"{phase}.pt2"), "model", True, 1, index) for phase in ("prefill", "decode")}
 

@@ -6,6 +6,7 @@ Shapes: B rows (slots), T prompt tokens, S cache length, D head size, N keys tha
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
@@ -76,13 +77,16 @@ def fused_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) 
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    """Attention by two matrix products and a softmax; shapes as in ``fused_attention``."""
+    """Attention by two matrix products and a softmax; shapes as in ``fused_attention``.
+
+    This is the textbook's form, which a compiler may well turn back into the fused operator: see ``compile.py``.
+    """
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    scores = torch.matmul(query, key.transpose(-1, -2)).float() * (query.shape[-1] ** -0.5)
-    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
-    return torch.matmul(weights.to(value.dtype), value)
+    bias = torch.zeros(visible.shape, dtype=query.dtype, device=query.device).masked_fill(~visible, float("-inf"))
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.shape[-1]) + bias
+    return torch.matmul(torch.softmax(scores, dim=-1), value)
 
 
 ATTENTION = {"enable": fused_attention, "disable": plain_attention}
@@ -102,30 +106,22 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if norm else nn.Identity()
         self.attend = ATTENTION[fmha]
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, step: Step, visible: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        query, key, value = self._project(x, step)
+        step.write(key_cache, key)
+        step.write(value_cache, value)
+        mixed = self.attend(
+            step.as_queries(query, self.kv_heads), step.seen(key_cache), step.seen(value_cache), visible
+        )
+        out: Tensor = self.o_proj(step.as_rows(mixed))
+        return out
+
+    def _project(self, x: Tensor, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """Query [rows, H, D] and key, value [rows, K, D] of hidden states [rows, hidden]."""
         sizes = [self.heads, self.kv_heads, self.kv_heads]
-        query, key, value = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim)).split(sizes, dim=1)
-        return rotate(self.q_norm(query), cos, sin), rotate(self.k_norm(key), cos, sin), value
-
-    def prefill(self, x: Tensor, step: Step, key_cache: Tensor, value_cache: Tensor) -> Tensor:
-        query, key, value = self.project(x, step.cos, step.sin)
-        key_cache[0, :, step.positions] = key.transpose(0, 1)
-        value_cache[0, :, step.positions] = value.transpose(0, 1)
-        keys, values = key_cache[:, :, : step.span], value_cache[:, :, : step.span]
-        mixed = self.attend(query.transpose(0, 1).unsqueeze(0), keys, values, step.visible)
-        return self.o_proj(mixed.squeeze(0).transpose(0, 1).flatten(1))
-
-    def decode(self, x: Tensor, step: Step, key_cache: Tensor, value_cache: Tensor) -> Tensor:
-        query, key, value = self.project(x, step.cos, step.sin)
-        rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        heads = torch.arange(self.kv_heads, device=x.device)[None, :]
-        key_cache[rows, heads, step.positions[:, None]] = key
-        value_cache[rows, heads, step.positions[:, None]] = value
-        keys, values = key_cache[:, :, : step.span], value_cache[:, :, : step.span]
-        # The query heads that share a KV head stand in for query positions: nothing is repeated.
-        grouped = query.unflatten(1, (self.kv_heads, -1))
-        return self.o_proj(self.attend(grouped, keys, values, step.visible).flatten(1))
+        heads: Tensor = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
+        query, key, value = torch.split(heads, sizes, dim=1)
+        return rotate(self.q_norm(query), step.cos, step.sin), rotate(self.k_norm(key), step.cos, step.sin), value
 
 
 class MLP(nn.Module):
@@ -138,24 +134,80 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        out: Tensor = self.down_proj(F.silu(gate) * up)
+        return out
 
 
-class Step:
-    """What every layer of one call shares. ``visible`` depends on the layer's window, so it is kept by window."""
+class Step(ABC):
+    """What every layer of one call shares, rows being the tokens of one prompt or one token of each slot."""
 
-    def __init__(self, model: Decoder, positions: Tensor, key_positions: Tensor, mask_shape: tuple[int, ...]) -> None:
+    def __init__(self, rope: Tensor, positions: Tensor, key_positions: Tensor) -> None:
         self.positions = positions
         self.span = key_positions.shape[0]
-        table = model.rope[:, positions]
-        self.cos, self.sin = table[0].unsqueeze(1), table[1].unsqueeze(1)
+        self.cos, self.sin = rope[0, positions].unsqueeze(1), rope[1, positions].unsqueeze(1)
         self._age = positions[:, None] - key_positions[None, :]
-        self._mask_shape = mask_shape
-        self.visible = self.seen(None)
 
-    def seen(self, window: int | None) -> Tensor:
+    def visible(self, window: int | None) -> Tensor:
+        """Which keys each row may look at, bool of shape [rows, N]; ``window`` tokens back at most."""
         causal = self._age >= 0
-        return (causal if window is None else causal & (self._age < window)).reshape(self._mask_shape)
+        return causal if window is None else causal & (self._age < window)
+
+    def seen(self, cache: Tensor) -> Tensor:
+        """The part of a cache that this call looks at."""
+        return cache[:, :, : self.span]
+
+    @abstractmethod
+    def mask(self, window: int | None) -> Tensor:
+        """``visible`` in the shape that attention takes."""
+
+    @abstractmethod
+    def write(self, cache: Tensor, new: Tensor) -> None:
+        """Puts ``new`` [rows, K, D] into a cache at the rows' positions."""
+
+    @abstractmethod
+    def as_queries(self, query: Tensor, kv_heads: int) -> Tensor:
+        """Query heads [rows, H, D] in the shape that attention takes."""
+
+    @abstractmethod
+    def as_rows(self, mixed: Tensor) -> Tensor:
+        """What attention gives, as [rows, H * D]."""
+
+
+class PrefillStep(Step):
+    """Rows are the tokens of one prompt: caches [1, K, S, D], queries [1, H, T, D]."""
+
+    def mask(self, window: int | None) -> Tensor:
+        return self.visible(window)[None, None]
+
+    def write(self, cache: Tensor, new: Tensor) -> None:
+        cache[0, :, self.positions] = new.transpose(0, 1)
+
+    def as_queries(self, query: Tensor, kv_heads: int) -> Tensor:
+        return query.transpose(0, 1).unsqueeze(0)
+
+    def as_rows(self, mixed: Tensor) -> Tensor:
+        return mixed.squeeze(0).transpose(0, 1).flatten(1)
+
+
+class DecodeStep(Step):
+    """Rows are slots: caches [B, K, S, D], queries [B, K, H / K, D].
+
+    The query heads that share a KV head stand in for query positions, so that nothing is repeated.
+    """
+
+    def mask(self, window: int | None) -> Tensor:
+        return self.visible(window)[:, None, None]
+
+    def write(self, cache: Tensor, new: Tensor) -> None:
+        rows = torch.arange(new.shape[0], device=new.device)[:, None]
+        heads = torch.arange(new.shape[1], device=new.device)[None, :]
+        cache[rows, heads, self.positions[:, None]] = new
+
+    def as_queries(self, query: Tensor, kv_heads: int) -> Tensor:
+        return query.view(query.shape[0], kv_heads, -1, query.shape[2])
+
+    def as_rows(self, mixed: Tensor) -> Tensor:
+        return mixed.flatten(1)
 
 
 class Layer(nn.Module):
@@ -165,6 +217,11 @@ class Layer(nn.Module):
         self.self_attn = Attention(config, fmha)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, step: Step, visible: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        mixed: Tensor = x + self.self_attn(self.input_layernorm(x), step, visible, key_cache, value_cache)
+        out: Tensor = mixed + self.mlp(self.post_attention_layernorm(mixed))
+        return out
 
 
 class Decoder(nn.Module):
@@ -181,7 +238,8 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        self.register_buffer("rope", rope_table(config.rope, config.head_dim, max_seq_len))
+        # One position more: an idle row of a full slot still computes one.
+        self.register_buffer("rope", rope_table(config.rope, config.head_dim, max_seq_len + 1))
 
     def prefill(self, tokens: Tensor, start: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
         """Logits [vocab] float32 after the last of ``tokens`` [T], which stand at positions start, start + 1, ….
@@ -190,21 +248,23 @@ class Decoder(nn.Module):
         value by layer, [1, K, S, D]; positions before ``start`` must be filled already. Changed in place.
         """
         positions = start + torch.arange(tokens.shape[0], device=tokens.device)
-        step = Step(self, positions, key_positions, (1, 1, tokens.shape[0], key_positions.shape[0]))
-        hidden = self._run(tokens, step, caches, "prefill")
-        return self.lm_head(self.norm(hidden[-1:]))[0].float()
+        hidden = self._run(tokens, PrefillStep(self.rope, positions, key_positions), caches)
+        logits: Tensor = self.lm_head(self.norm(hidden[-1:]))
+        return logits[0].float()
 
     def decode(self, tokens: Tensor, positions: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
-        """Logits [B, vocab] float32 after one token a row; ``tokens`` and ``positions`` int64 [B], caches [B, K, S, D]."""
-        step = Step(self, positions, key_positions, (tokens.shape[0], 1, 1, key_positions.shape[0]))
-        return self.lm_head(self.norm(self._run(tokens, step, caches, "decode"))).float()
+        """Logits [B, vocab] float32 after one token a row.
 
-    def _run(self, tokens: Tensor, step: Step, caches: Sequence[Tensor], phase: str) -> Tensor:
+        ``tokens`` and ``positions`` int64 [B]; caches as in ``prefill``, [B, K, S, D].
+        """
+        hidden = self._run(tokens, DecodeStep(self.rope, positions, key_positions), caches)
+        logits: Tensor = self.lm_head(self.norm(hidden))
+        return logits.float()
+
+    def _run(self, tokens: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:
         hidden: Tensor = self.embed_tokens(tokens)
-        masks = {window: step.seen(window) for window in set(self.config.windows)}
+        masks = {window: step.mask(window) for window in set(self.config.windows)}
         for index, layer in enumerate(self.layers):
-            step.visible = masks[self.config.windows[index]]
-            attention = getattr(layer.self_attn, phase)
-            hidden = hidden + attention(layer.input_layernorm(hidden), step, caches[2 * index], caches[2 * index + 1])
-            hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+            visible = masks[self.config.windows[index]]
+            hidden = layer(hidden, step, visible, caches[2 * index], caches[2 * index + 1])
         return hidden

@@ -1,0 +1,29 @@
+"""The uncompiled decoder with an engine's weights in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolkit.serve.architecture import DecoderConfig
+from toolkit.serve.decoder import Decoder
+from toolkit.serve.weights import load_tensors
+
+
+def build_decoder(engine_dir: Path, config: DecoderConfig, info: Mapping[str, Any]) -> Decoder:
+    """The decoder of an engine folder, on the engine's device and in its dtype, ready to be called or traced."""
+    tensors = {
+        name.removeprefix("model."): t
+        for name, t in load_tensors(engine_dir / "model.safetensors", info["device"]).items()
+    }
+    with torch.device("meta"):
+        decoder = Decoder(config, info["limits"]["max_seq_len"], info["fmha"])
+    if config.tied_embeddings:
+        tensors["lm_head.weight"] = tensors["embed_tokens.weight"]
+    decoder.load_state_dict(tensors, assign=True)
+    if config.tied_embeddings:
+        decoder.lm_head.weight = decoder.embed_tokens.weight
+    return decoder.requires_grad_(requires_grad=False).eval()

@@ -1,0 +1,81 @@
+"""How a build step talks to the process that started it: JSON lines on a pipe (standard library only)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from toolkit.errors import ToolkitError
+
+log = logging.getLogger(__name__)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What compilers and libraries write when the disk is full, where no error number comes through.
+_FULL_TEXTS = ("No space left on device", "File too large", "Disk quota exceeded", "os error 28", "os error 27")
+
+
+class Progress:
+    """Writes events to a file descriptor; without one, nowhere."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def send(self, **event: Any) -> None:
+        if self._descriptor is not None:
+            os.write(self._descriptor, json.dumps(event).encode() + b"\n")
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """A block whose begin, end and seconds are told."""
+        self.send(step=name, state="begin")
+        begin_s = time.monotonic()
+        yield
+        self.send(step=name, state="end", seconds=round(time.monotonic() - begin_s, 3))
+
+
+def run_step(progress: Progress, work: Callable[[], Mapping[str, Any]]) -> int:
+    """The exit status of a build step: 0 with its result told, 1 with an error that a person can cure told.
+
+    Other exceptions pass: their traceback belongs into the build log.
+    """
+    try:
+        result = work()
+    except ToolkitError as error:
+        progress.send(error=_document(error))
+        return error.exit_code
+    except Exception as error:
+        full = disk_full(error)
+        if full is None:
+            raise
+        log.exception("the disk is full")
+        progress.send(error=_document(full))
+        return full.exit_code
+    progress.send(result=dict(result))
+    return 0
+
+
+def disk_full(error: BaseException) -> ToolkitError | None:
+    """What a person is told when the cause of this error is a full disk; None when it is not."""
+    cause: BaseException | None = error
+    while cause is not None:
+        number = cause.errno if isinstance(cause, OSError) else None
+        if number in _FULL or any(text in str(cause) for text in _FULL_TEXTS):
+            place = getattr(cause, "filename", None)
+            return ToolkitError(
+                "no space is left for the engine, or a file size limit is too low",
+                str(place) if place else None,
+                "Free some space, raise 'ulimit -f', run 'coexist engines prune', or set COEXIST_HOME.",
+                code="no_space",
+                resource="disk",
+            )
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _document(error: ToolkitError) -> dict[str, Any]:
+    return {"what": error.what, "where": error.where, "hint": error.hint, "code": error.code, "details": error.details}
