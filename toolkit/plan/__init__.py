@@ -1,0 +1,8 @@
+"""Placement, memory ledger, cores and order: pure functions from a deployment and a host to a plan."""
+
+from toolkit.plan.model import Grant, Plan
+from toolkit.plan.need import Need
+from toolkit.plan.order import waits_for
+from toolkit.plan.planner import make
+
+__all__ = ["Grant", "Need", "Plan", "make", "waits_for"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+MemoryPolicy = Literal["bind", "none"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +20,22 @@ class DeviceGrant:
 
 
 @dataclass(frozen=True)
+class KvCapacity:
+    """What the budget leaves for the KV cache of one device, counted in whole blocks."""
+
+    bytes_per_token: int
+    tokens_per_block: int
+    blocks: int
+    max_seq_len: int
+    full_length_requests: int
+
+
+@dataclass(frozen=True)
 class ServicePlan:
-    """Resources of one service. Sharers of a GPU have different waves: each starts after SERVING of the last."""
+    """Resources of one service. Sharers of a GPU have different waves: each starts after SERVING of the last.
+
+    ``memory_policy`` is ``bind`` exactly where ``memory_bind`` names nodes; otherwise a note says why not.
+    """
 
     name: str
     runtime: str
@@ -30,6 +48,8 @@ class ServicePlan:
     wave: int
     after: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    memory_policy: MemoryPolicy = "none"
+    kv: KvCapacity | None = None
 
 
 @dataclass(frozen=True)
@@ -60,3 +80,18 @@ class Plan:
     services: tuple[ServicePlan, ...]
     ledger: tuple[LedgerLine, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What another deployment of this host already holds.
+
+    ``owner`` is its name, for messages. ``devices``: UUID to the bytes held there, contexts included; None: the whole
+    device. ``pids``: its processes, so that memory the driver sees in use by them is not counted a second time.
+    """
+
+    owner: str
+    cpus: tuple[int, ...] = ()
+    devices: Mapping[str, int | None] = field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    pids: frozenset[int] = frozenset()

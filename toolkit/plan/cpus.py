@@ -1,0 +1,99 @@
+"""Wishes for CPUs against what is allowed: lists named exactly, the cgroup's quota, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from toolkit.errors import ToolkitError
+from toolkit.host.model import Host
+from toolkit.plan.cores import CorePool, CoreWish, Reach, pool, quota_cpus
+from toolkit.plan.refusal import count, does_not_fit, listed
+from toolkit.units import format_cpu_list
+
+
+def pool_for(
+    wishes: Sequence[CoreWish], host: Host, near: Sequence[frozenset[int]], held: Mapping[int, str]
+) -> CorePool:
+    """The cores that no service named and no other deployment holds."""
+    exact = [cpu for wish in wishes for cpu in wish.exact or ()]
+    return pool(host, near, [*exact, *held])
+
+
+def quota_left(wishes: Sequence[CoreWish], host: Host) -> int | None:
+    """CPUs of the quota that services with exact lists leave; None: there is no quota.
+
+    Raises: ToolkitError when wishes for a number of CPUs are more than the quota.
+    """
+    quota = quota_cpus(host)
+    if quota is None:
+        return None
+    wanted = sum(wish.cpus or len(wish.exact or ()) for wish in wishes)
+    if wanted > quota:
+        what = f"{wanted} CPUs are asked for, and the cgroup's quota is {host.limits.cpu_quota:g} CPUs"
+        raise _refusal(what, wishes, wanted, quota)
+    return quota - sum(len(wish.exact or ()) for wish in wishes)
+
+
+def refuse_bad_lists(wishes: Sequence[CoreWish], host: Host, held: Mapping[int, str]) -> None:
+    """Raises ToolkitError when a list names a CPU that is not allowed, held elsewhere, or named by another service."""
+    owner: dict[int, str] = {}
+    allowed = set(host.cpus_allowed)
+    for wish in wishes:
+        exact = wish.exact or ()
+        _refuse_if(wish, [cpu for cpu in exact if cpu not in allowed], "not allowed here")
+        for other in sorted({held[cpu] for cpu in exact if cpu in held}):
+            _refuse_if(wish, [cpu for cpu in exact if held.get(cpu) == other], f"held by {other}")
+        for other in dict.fromkeys(owner[cpu] for cpu in exact if cpu in owner):
+            _refuse_if(wish, [cpu for cpu in exact if owner.get(cpu) == other], f"also named by {other}", other)
+        owner |= dict.fromkeys(exact, wish.name)
+
+
+def _refuse_if(wish: CoreWish, bad: Sequence[int], why: str, *others: str) -> None:
+    if bad:
+        wanted = len(wish.exact or ())
+        raise does_not_fit(
+            f"{count(len(bad), 'CPU')} ({format_cpu_list(bad)}) {'is' if len(bad) == 1 else 'are'} {why}",
+            resource="cpus",
+            needed=wanted,
+            available=wanted - len(bad),
+            services=[wish.name, *others],
+            key="cpus",
+            hint="Name others, or write a number. See 'coexist host'.",
+        )
+
+
+def too_few(wishes: Sequence[CoreWish], cores: CorePool, host: Host) -> ToolkitError:
+    """The refusal when whole cores do not suffice: counted in CPUs, and in CPUs of whole cores where those would do."""
+    free = sum(len(core.cpus) for region in cores.regions for core in region.cores)
+    wanted = sum(wish.cpus or 0 for wish in wishes)
+    autos = any(wish.is_auto for wish in wishes)
+    if wanted + autos <= free:
+        wanted = sum(cores.bundles_for(wish.cpus or 0) * cores.width for wish in wishes)
+        what = f"{wanted + autos * cores.width} CPUs in whole cores are needed, and {free} are free"
+        hint = "Ask for fewer, or share a core's threads by naming CPUs exactly."
+        return _refusal(what, wishes, max(wanted + autos * cores.width, free + 1), free, hint)
+    what = f"{wanted + autos} CPUs are needed, and {free} of {len(host.cpus_allowed)} allowed ones are free"
+    return _refusal(what, wishes, wanted + autos, free)
+
+
+def _refusal(
+    what: str, wishes: Sequence[CoreWish], needed: int, available: int, hint: str = "Ask for fewer, or for 'auto'."
+) -> ToolkitError:
+    names = [wish.name for wish in wishes]
+    return does_not_fit(
+        f"{what} ({listed(names)})",
+        resource="cpus",
+        needed=needed,
+        available=available,
+        services=names,
+        key="cpus",
+        hint=hint,
+    )
+
+
+def remote_cpus(exact: Sequence[int], reach: Reach, near: Sequence[frozenset[int]]) -> int:
+    """How many CPUs of a list are not near the devices."""
+    if reach.anywhere:
+        return 0
+    local = frozenset().union(*(near[locality] for locality in reach.localities))
+    return len(set(exact) - local)

@@ -1,0 +1,96 @@
+"""A plan as the document of ``coexist plan --json``. Secrets of a launch are masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.plan.model import LedgerLine, Plan, Reservation, ServicePlan
+from toolkit.units import MIB, format_cpu_list
+
+MASK = "***"
+_ANYWHERE = {"secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "apikey"}
+_AT_THE_END = {"token", "pat", "auth"}
+_BEFORE_KEY = {"api", "access", "private", "secret", "signing", "encryption", "auth", "hub"}
+
+Launches = Mapping[str, tuple[Sequence[str], Mapping[str, str]]]
+
+
+def document(plan: Plan, launches: Launches) -> dict[str, Any]:
+    """The plan's JSON; ``launches``: argv and environment of each service, where they are known."""
+    return {
+        "schema": 1,
+        "deployment": plan.deployment,
+        "services": [_service(service, *launches.get(service.name, ((), {}))) for service in plan.services],
+        "ledger": [_line(line) for line in plan.ledger],
+        "notes": list(plan.notes),
+    }
+
+
+def _service(service: ServicePlan, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "name": service.name,
+        "runtime": service.runtime,
+        "gpus": [
+            {
+                "uuid": device.uuid,
+                "index": device.index,
+                "budget_mib": None if device.budget_bytes is None else _mib(device.budget_bytes),
+            }
+            for device in service.devices
+        ],
+        "cpus": format_cpu_list(service.cpus),
+        "numa_nodes": list(service.numa_nodes),
+        "memory_bind": None if service.memory_bind is None else list(service.memory_bind),
+        "port": service.port,
+        "wave": service.wave,
+        "after": list(service.after),
+        "argv": masked_argv(argv),
+        "env": {name: MASK if is_secret(name) else value for name, value in env.items()},
+        "notes": list(service.notes),
+    }
+
+
+def _line(line: LedgerLine) -> dict[str, Any]:
+    """Whole MiB that add up: held is rounded up, the total down, and free is what remains."""
+    reserved = [_reservation(reservation) for reservation in line.reserved]
+    total = line.total_bytes // MIB
+    return {
+        "gpu": line.device_uuid,
+        "total_mib": total,
+        "reserved": reserved,
+        "free_mib": total - sum(entry["mib"] for entry in reserved),
+    }
+
+
+def _reservation(reservation: Reservation) -> dict[str, Any]:
+    return {"service": reservation.service, "mib": _mib(reservation.size_bytes), "for": reservation.purpose}
+
+
+def _mib(size_bytes: int) -> int:
+    return -(-size_bytes // MIB)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or option of this name holds something that must not be shown."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    if not words:
+        return False
+    ends_in_key = words[-1] == "key" and (len(words) == 1 or words[-2] in _BEFORE_KEY)
+    return bool(_ANYWHERE & set(words)) or words[-1] in _AT_THE_END or ends_in_key
+
+
+def masked_argv(argv: Sequence[str]) -> list[str]:
+    """The arguments with the values of secret options masked, ``--api-key X`` and ``--api-key=X`` alike."""
+    shown: list[str] = []
+    for i, argument in enumerate(argv):
+        option, equals, _ = argument.partition("=")
+        before = argv[i - 1] if i else ""
+        if equals and option.startswith("-") and is_secret(option):
+            shown.append(f"{option}={MASK}")
+        elif before.startswith("-") and "=" not in before and is_secret(before) and not argument.startswith("-"):
+            shown.append(MASK)
+        else:
+            shown.append(argument)
+    return shown

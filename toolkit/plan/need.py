@@ -1,0 +1,107 @@
+"""How much GPU memory a service needs on each of its devices, from what its engine or model says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.plan import kv
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "fp8": 1, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on each device and lengths in tokens; None: unknown. ``kv_bytes_per_token`` 0: there is no KV cache."""
+
+    weights_bytes: int | None = None
+    kv_bytes_per_token: int | None = None
+    activation_bytes: int | None = None
+    graph_pool_bytes: int | None = None
+    max_seq_len: int | None = None
+    tokens_per_block: int | None = None
+    max_batch_size: int | None = None
+
+    @property
+    def fixed_bytes(self) -> int | None:
+        """Everything but the KV cache; None when a part of it is unknown."""
+        parts = (self.weights_bytes, self.activation_bytes, self.graph_pool_bytes)
+        return None if None in parts else sum(part for part in parts if part is not None)
+
+    def kv_bytes(self, requests: int) -> int | None:
+        """KV cache of so many requests of full length, in whole blocks; None when unknown."""
+        if self.kv_bytes_per_token == 0:
+            return 0
+        if self.kv_bytes_per_token is None or self.max_seq_len is None:
+            return None
+        blocks = kv.blocks_for(self.max_seq_len, self.tokens_per_block or 1)
+        return requests * blocks * (self.tokens_per_block or 1) * self.kv_bytes_per_token
+
+    @property
+    def least_bytes(self) -> int | None:
+        """The smallest budget that answers one request of full length."""
+        return _sum(self.fixed_bytes, self.kv_bytes(1))
+
+    @property
+    def most_bytes(self) -> int | None:
+        """The budget at which ``max_batch_size`` requests of full length fit; more is of no use."""
+        return _sum(self.fixed_bytes, self.kv_bytes(self.max_batch_size or 1))
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def from_model_config(
+    config: Mapping[str, Any],
+    weights_bytes: int | None,
+    *,
+    tp_size: int = 1,
+    pp_size: int = 1,
+    max_seq_len: int | None = None,
+    max_batch_size: int | None = None,
+    max_num_tokens: int | None = None,
+    tokens_per_block: int | None = None,
+    kv_dtype_bytes: int | None = None,
+    graph_pool_bytes: int | None = None,
+    fused_attention: bool = True,
+) -> Need:
+    """The need on each device of a model with this Hugging Face ``config.json``; what it does not say stays None.
+
+    ``weights_bytes`` is the whole model's. Activations are an upper estimate for ``max_num_tokens`` at once.
+    """
+    text = config.get("text_config") or config
+    dtype_bytes = DTYPE_BYTES.get(str(text.get("torch_dtype") or text.get("dtype")))
+    length = max_seq_len or text.get("max_position_embeddings")
+    tokens = max_num_tokens or length
+    return Need(
+        weights_bytes=None if weights_bytes is None else -(-weights_bytes // (tp_size * pp_size)),
+        kv_bytes_per_token=kv.bytes_per_token_of(text, kv_dtype_bytes or dtype_bytes, tp_size, pp_size),
+        activation_bytes=_activation_bytes(text, tokens, max_batch_size, dtype_bytes, tp_size, fused_attention),
+        graph_pool_bytes=graph_pool_bytes,
+        max_seq_len=length,
+        tokens_per_block=tokens_per_block,
+        max_batch_size=max_batch_size,
+    )
+
+
+def _activation_bytes(
+    text: Mapping[str, Any],
+    tokens: int | None,
+    batch: int | None,
+    dtype_bytes: int | None,
+    tp_size: int,
+    fused_attention: bool,
+) -> int | None:
+    """One layer's live tensors (residual, norm, QKV, output; gate, up, their product), logits in float32.
+
+    Unfused attention adds its scores and their softmax in float32: they grow with the square of the length.
+    """
+    hidden, inner, vocab = (text.get(key) for key in ("hidden_size", "intermediate_size", "vocab_size"))
+    if tokens is None or dtype_bytes is None or None in (hidden, inner, vocab):
+        return None
+    layer = tokens * (6 * int(hidden) + -(-3 * int(inner) // tp_size)) * dtype_bytes
+    heads = -(-int(text.get("num_attention_heads") or 1) // tp_size)
+    scores = 0 if fused_attention else 2 * 4 * heads * tokens * tokens
+    return layer + scores + 4 * int(vocab) * (batch or 1)
