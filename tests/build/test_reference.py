@@ -85,15 +85,17 @@ def test_the_next_python_is_asked_where_transformers_is_missing(model: Path):
     assert [argv[0] for argv, _ in child.asked] == [str(SERVICE), str(OURS)]
 
 
-def test_without_transformers_anywhere_the_error_says_where_it_may_go(model: Path):
-    with pytest.raises(ToolkitError) as caught:
-        made(model, Child(Outcome(NO_TRANSFORMERS, "", "")), pythons=(SERVICE, SERVICE))
-    assert caught.value.code == "no_transformers"
-    assert str(SERVICE) in (caught.value.hint or "")
+def test_without_transformers_anywhere_our_own_encoder_makes_it_in_the_services_python(model: Path):
+    missing = Outcome(NO_TRANSFORMERS, "", "")
+    own = {**MADE, "source": "coexist"}
+    child = Child(missing, missing, Outcome(0, json.dumps(own), ""))
+    assert made(model, child) == own
+    assert child.asked[2][0][0] == str(SERVICE)
+    assert child.asked[2][0][-1] == "--own"
 
 
 def test_a_failing_child_is_told_by_its_last_line_and_leaves_no_record(model: Path):
-    with pytest.raises(ToolkitError, match=r"can't answer for this model: the pooling is odd") as caught:
+    with pytest.raises(ToolkitError, match="of this model: the pooling is odd") as caught:
         made(model, Child(Outcome(1, "", "Loading weights\nerror: the pooling is odd\n")))
     assert caught.value.where == str(model)
     assert not (model.parent / "references").exists()
@@ -101,7 +103,7 @@ def test_a_failing_child_is_told_by_its_last_line_and_leaves_no_record(model: Pa
 
 @pytest.mark.parametrize("output", ["", "{", "[]", '{"vector": []}', json.dumps({**MADE, "vector": ["x"]})])
 def test_an_answer_without_a_vector_is_no_reference(model: Path, output: str):
-    with pytest.raises(ToolkitError, match="no vector"):
+    with pytest.raises(ToolkitError, match="holds no vector"):
         made(model, Child(Outcome(0, output, "")))
 
 

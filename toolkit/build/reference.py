@@ -59,9 +59,10 @@ def ensure(
 ) -> Mapping[str, Any]:
     """The reference for this model and prompt (``prompt``, ``vector``, ``source``), reused from ``folder`` or made now.
 
-    ``pythons``: interpreters to try in order, the service's own first; the first that has transformers makes it.
+    ``pythons``: interpreters to try in order, the service's own first; the first that has transformers makes it. Where
+    none has, coexist's own encoder makes it in the first one, and ``source`` is "coexist".
 
-    Raises: ToolkitError when none has, or the model cannot be read.
+    Raises: ToolkitError when the model cannot be read.
     """
     files = hash_files(model_dir, ("**/*.json", "**/*.safetensors", "**/*.txt", "**/*.model"), hash_cache)
     name = fingerprint({"format": FORMAT, "prompt": prompt, "files": files})
@@ -86,21 +87,16 @@ def _recorded(path: Path, prompt: str) -> Mapping[str, Any] | None:
 def _make(
     model_dir: Path, prompt: str, pythons: Sequence[Path], environ: Mapping[str, str], run: Run
 ) -> Mapping[str, Any]:
-    for python in dict.fromkeys(pythons):
-        argv = [str(python), str(RUN), "reference", "--model-dir", str(model_dir), "--prompt", prompt]
+    flags = ["--model-dir", str(model_dir), "--prompt", prompt]
+    attempts = [(python, flags) for python in dict.fromkeys(pythons)]
+    for python, arguments in [*attempts, (pythons[0], [*flags, "--own"])]:
         try:
-            outcome = run(argv, _environment(python, environ))
+            outcome = run([str(python), str(RUN), "reference", *arguments], _environment(python, environ))
         except OSError as error:
             raise ToolkitError(f"cannot be started: {error.strerror}", str(python), code="no_python") from error
         if outcome.status != NO_TRANSFORMERS:
-            return _read(outcome, model_dir, prompt)
-    tried = ", ".join(map(str, dict.fromkeys(pythons)))
-    raise ToolkitError(
-        "nothing can tell what this model should answer: transformers is installed nowhere",
-        str(model_dir),
-        f"Install transformers into one of: {tried}.",
-        code="no_transformers",
-    )
+            break
+    return _read(outcome, model_dir, prompt)
 
 
 def _environment(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +115,7 @@ def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:
     if outcome.status != 0:
         reason = lines[-1].removeprefix("error: ") if lines else f"exit status {outcome.status}"
         raise ToolkitError(
-            f"plain transformers can't answer for this model: {reason}",
+            f"no reference answer can be made of this model: {reason}",
             str(model_dir),
             "Check the model folder.",
             code="no_reference",
@@ -129,7 +125,7 @@ def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:
     except ValueError:
         made = None
     if not _is_reference(made, prompt):
-        raise ToolkitError("plain transformers gave no vector for this model", str(model_dir), code="no_reference")
+        raise ToolkitError("the reference answer of this model holds no vector", str(model_dir), code="no_reference")
     return dict(made)
 
 

@@ -11,7 +11,12 @@ from toolkit.runtimes import builtin
 from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch
 from toolkit.runtimes.options import Option, argv
 
-OPTIONS: Mapping[str, Option] = {}
+OPTIONS = {
+    "dtype": Option("--dtype", "text", ("auto", "float32", "float16", "bfloat16")),
+    "max_batch": Option("--max-batch", "count"),
+    "max_wait_ms": Option("--max-wait-ms", "number"),
+    "max_queue": Option("--max-queue", "count"),
+}
 ON_GPU_ONLY = ("fa4", "fa3", "fa2")
 # Half precision on a GPU against float32 on a CPU; another model or a broken kernel is far below.
 MIN_COSINE = 0.999
