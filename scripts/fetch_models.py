@@ -123,7 +123,7 @@ def _check_space(model: Model, work: Path) -> None:
         raise ToolkitError(
             f"{model.name} needs {model.disk_mb} MB of disk while it is made; {free_mb} MB are free",
             str(work.parent),
-            "Free some space, or set MODELS to a folder elsewhere.",
+            "Free some space and try again.",
         )
 
 
