@@ -15,7 +15,7 @@ esac
 die() { printf 'error: %s\n' "$1"; shift; printf '  %s\n' "$@"; exit 1; }
 
 # What an installation depends on: these files, the folder (scripts in .venv name it), and the interpreter.
-key_of() { { pwd; cat pyproject.toml requirements/*.txt "$venv/pyvenv.cfg"; } 2>/dev/null | sha256sum | cut -d' ' -f1; }
+key_of() { { pwd; cat pyproject.toml requirements/*.txt "$venv/pyvenv.cfg" 2>/dev/null || true; } | sha256sum | cut -d" " -f1; }
 
 installed() {
   local stamp
