@@ -98,7 +98,7 @@ def test_a_closed_place_is_named_with_what_to_do(tmp_path: Path, code: int) -> N
     with pytest.raises(ToolkitError) as caught, disk_errors(tmp_path, "cannot write 'x'"):
         raise OSError(code, "x", str(tmp_path / "deep" / "x"))
     assert caught.value.where == str(tmp_path / "deep" / "x")
-    assert "writable" in str(caught.value.hint)
+    assert "Give yourself access" in str(caught.value.hint)
 
 
 def test_json_faults_name_file_and_line(tmp_path: Path) -> None:

@@ -437,6 +437,21 @@ def test_using_an_engine_that_was_removed_is_an_error(store: Store) -> None:
         store.use(entry)
 
 
+def test_a_prune_that_only_looks_does_not_turn_a_user_away(store: Store, spawn: Spawn, tmp_path: Path) -> None:
+    entry = store.ensure("llm", FINGERPRINT, build_two_files)
+
+    def look() -> None:
+        with module.locks.unused(entry.path) as free:
+            (tmp_path / "looking").write_text(str(free))
+            time.sleep(0.1)
+
+    spawn(look)
+    while not (tmp_path / "looking").exists():
+        time.sleep(0.01)
+    with store.use(entry):
+        assert store.prune(set()).removed == ()
+
+
 def test_an_adopted_engine_is_checked_copied_and_reused(store: Store, tmp_path: Path) -> None:
     made = Store(tmp_path / "other").ensure("llm", FINGERPRINT, build_two_files)
     folder = tmp_path / "from-usb"

@@ -18,6 +18,7 @@ from toolkit.store.process import lock_holder
 from toolkit.store.publish import disk_errors
 
 _TELL_EVERY_S = 5.0
+_USE_TRIES, _USE_PAUSE_S = 200, 0.01
 Waiting = Callable[["int | None", float], None]
 
 
@@ -90,14 +91,17 @@ def use(folder: Path) -> Use:
 
     Raises: ToolkitError when there is none (any more).
     """
-    # The lock file moves with its folder: a hold on an engine that was just replaced is taken again on the new one.
-    for _ in range(10):
-        descriptor = _lock(folder, fcntl.LOCK_SH, os.O_RDONLY)
-        if descriptor is None:
+    # Busy: a prune is looking at it, or removing it. And the lock file moves with its folder, so a hold on an engine
+    # that was just replaced is taken again on the new one.
+    for _ in range(_USE_TRIES):
+        if not (folder / manifest.USE_LOCK).exists():
             break
-        if _is_file_at(descriptor, folder / manifest.USE_LOCK):
+        descriptor = _lock(folder, fcntl.LOCK_SH, os.O_RDONLY)
+        if descriptor is not None and _is_file_at(descriptor, folder / manifest.USE_LOCK):
             return Use(descriptor, folder)
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+        time.sleep(_USE_PAUSE_S)
     raise ToolkitError(
         "the engine is not there any more", str(folder), "Run 'coexist build' again.", code="engine_missing"
     )

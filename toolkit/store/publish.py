@@ -139,7 +139,7 @@ def _hint(code: int) -> str:
         return f"Raise the limit with 'ulimit -f unlimited' (now {now})."
     if code in _FULL:
         return f"Free some space ('coexist engines prune' helps), or use another disk: {_PLACES}."
-    return f"Make this place writable for you, or use another: {_PLACES}."
+    return f"Give yourself access to it, or use another place: {_PLACES}."
 
 
 def _free_bytes(path: Path) -> int:

@@ -246,7 +246,8 @@ class Store:
 
     def _retire(self, entry: Entry, dry_run: bool) -> bool:
         """Whether nobody builds or uses the engine, so that it could be removed."""
-        with locks.exclusive_now(self._lock_path(entry.fingerprint)) as mine:
+        refused = f"cannot remove engine '{entry.name}'"
+        with disk_errors(entry.path, refused), locks.exclusive_now(self._lock_path(entry.fingerprint)) as mine:
             if not mine:
                 return False
             return locks.is_unused(entry.path) if dry_run else self._remove(entry.path)
