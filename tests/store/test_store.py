@@ -480,7 +480,7 @@ def test_a_read_only_root_is_named(tmp_path: Path) -> None:
         Store(tmp_path).ensure("llm", FINGERPRINT, build_two_files)
 
 
-def test_a_root_below_a_file_that_denies_writing_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_args: Any, **_kwargs: Any) -> None:
         raise PermissionError(errno.EROFS, "Read-only file system", str(store.engines))
 
