@@ -29,26 +29,36 @@ class GpuFacts:
     notes: tuple[str, ...] = ()
 
 
-def read(nvml: Nvml, sysfs: Path, proc: Path, nodes: tuple[NumaNode, ...], run: Run) -> GpuFacts:
+@dataclass(frozen=True)
+class Sources:
+    """Whom to ask: NVML, the two trees, the NUMA nodes found there, and a way to run nvidia-smi."""
+
+    nvml: Nvml
+    sysfs: Path
+    proc: Path
+    nodes: tuple[NumaNode, ...]
+    run: Run
+
+
+def read(sources: Sources) -> GpuFacts:
     """Everything NVML tells; a GPU that doesn't answer is left out and noted."""
     notes: list[str] = []
-    answers = [_answer(nvml, index, sysfs, proc, nodes, notes) for index in range(_ask(nvml.count) or 0)]
+    nvml = sources.nvml
+    answers = [_answer(sources, index, notes) for index in range(_ask(nvml.count) or 0)]
     gpus = {gpu.index: gpu for gpu, _ in filter(None, answers)}
     nvlinks = {gpu.index: found for gpu, found in filter(None, answers)}
     links = [_link(nvml, gpus[a], gpus[b], nvlinks) for a, b in itertools.combinations(gpus, 2)]
     found = tuple(gpus.values())
     if any(gpu.numa_nodes is None or gpu.cpus is None for gpu in found) or any(link.link is None for link in links):
-        found, links = _completed(found, links, _topo(run, notes))
+        found, links = _completed(found, links, _topo(sources.run, notes))
     notes += [f"the NUMA node of GPU {gpu.index} is unknown" for gpu in found if gpu.numa_nodes is None]
     return GpuFacts(found, tuple(links), _ask(nvml.driver_version), _ask(nvml.cuda_version), tuple(notes))
 
 
-def _answer(
-    nvml: Nvml, index: int, sysfs: Path, proc: Path, nodes: tuple[NumaNode, ...], notes: list[str]
-) -> tuple[Gpu, tuple[NvLink, ...]] | None:
+def _answer(sources: Sources, index: int, notes: list[str]) -> tuple[Gpu, tuple[NvLink, ...]] | None:
     try:
-        device = nvml.device(index)
-        return _gpu(index, device, sysfs, proc, nodes), _ask(device.nvlinks) or ()
+        device = sources.nvml.device(index)
+        return _gpu(index, device, sources), _ask(device.nvlinks) or ()
     except NvmlError as error:
         notes.append(f"GPU {index} doesn't answer ({error}); it is left out, and may need a reset")
         return None
@@ -61,10 +71,11 @@ def _ask(question: Callable[[], T]) -> T | None:
         return None
 
 
-def _gpu(index: int, device: Device, sysfs: Path, proc: Path, nodes: tuple[NumaNode, ...]) -> Gpu:
+def _gpu(index: int, device: Device, sources: Sources) -> Gpu:
+    proc = sources.proc
     bus_id = pci.address(_ask(device.pci_bus_id) or "")
     memory, own = _ask(device.memory), _ask(device.own_numa_node)
-    numa, cpus = _affinity(device, bus_id, sysfs, nodes)
+    numa, cpus = _affinity(device, bus_id, sources)
     mig = _ask(device.mig)
     return Gpu(
         index=index,
@@ -100,11 +111,11 @@ def _mig(facts: MigFacts, proc: Path) -> MigDevice:
 
 
 def _affinity(
-    device: Device, bus_id: str | None, sysfs: Path, nodes: tuple[NumaNode, ...]
+    device: Device, bus_id: str | None, sources: Sources
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
     """NUMA nodes and CPUs near the GPU: /sys, then NVML. A node without CPUs is the GPU's own memory, no answer."""
-    with_cpus = {node.node: node.cpus for node in nodes if node.cpus}
-    place = pci.place(sysfs, bus_id) if bus_id else None
+    with_cpus = {node.node: node.cpus for node in sources.nodes if node.cpus}
+    place = pci.place(sources.sysfs, bus_id) if bus_id else None
     if place and place.numa_node in with_cpus:
         return (place.numa_node,), _ask(device.cpus) or with_cpus[place.numa_node]
     near = _ask(device.numa_nodes) or ()

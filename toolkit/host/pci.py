@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,9 +45,12 @@ def place(sysfs: Path, bus_id: str) -> PciPlace | None:
 
 def level(a: PciPlace, b: PciPlace) -> str | None:
     """How the two reach each other, in nvidia-smi's words; None: the nodes are unknown and nothing nearer is shared."""
-    shared = next((at for at, (x, y) in enumerate(zip(a.path, b.path)) if x != y), min(len(a.path), len(b.path)))  # noqa: B905
+    pairs = zip(a.path, b.path, strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     if shared == 0:
-        return None if None in (a.numa_node, b.numa_node) else "NODE" if a.numa_node == b.numa_node else "SYS"
+        if a.numa_node is None or b.numa_node is None:
+            return None
+        return "NODE" if a.numa_node == b.numa_node else "SYS"
     if shared == 1:
         return "PHB"
     # One switch is an upstream port and a downstream port for each device; more bridges are more than one switch.

@@ -86,7 +86,7 @@ def _gpus(library: Nvml | None, sysfs: Path, proc: Path, nodes: tuple[NumaNode, 
         loaded = load_nvml() if library is None else library
     except NvmlError as error:
         return GpuFacts(notes=(f"no GPUs: {error}",))
-    facts = gpus.read(loaded, sysfs, proc, nodes, run)
+    facts = gpus.read(gpus.Sources(loaded, sysfs, proc, nodes, run))
     if library is None:
         loaded.close()
     return facts
