@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_exceptions import HTTPException
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -54,7 +53,7 @@ async def read_object(request: web.Request, *, empty_is_object: bool = False) ->
     try:
         raw = await request.read()
         body = {} if empty_is_object and not raw else json.loads(raw)
-    except (ValueError, RecursionError, HttpProcessingError, web.PayloadAccessError) as e:
+    except (ValueError, RecursionError, web.RequestPayloadError) as e:
         raise ApiError(400, f"the body is not valid JSON: {e}") from e
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object")

@@ -62,7 +62,9 @@ def open_device(asked: str, memory_fraction: float | None, memory_bytes: int | N
     """
     import torch  # noqa: PLC0415 - takes a second, and the port must answer before
 
-    torch.set_num_interop_threads(1)
+    # torch refuses to be told twice, and one process may open its device again.
+    if torch.get_num_interop_threads() != 1:
+        torch.set_num_interop_threads(1)
     has_cuda = asked != "cpu" and torch.cuda.is_available()
     if not has_cuda:
         if asked == "cuda":

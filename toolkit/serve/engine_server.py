@@ -30,7 +30,7 @@ from toolkit.serve.metrics import Metrics
 from toolkit.serve.sampling import Sampling, Token
 from toolkit.serve.scheduler import Engine, QueueFullError, Request, Scheduler
 from toolkit.serve.status import Status
-from toolkit.serve.tokenizer import TextTokenizer
+from toolkit.serve.tokenizer import TextTokenizer, read_json
 from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, bind, log, log_to_stderr, run
 from toolkit.serve.worker import Worker
 
@@ -43,6 +43,7 @@ class LoadedEngine(Engine, Protocol):
     max_input_len: int
     max_seq_len: int
     vocab_size: int
+    bytes_read: int
     info: Mapping[str, Any]
 
     def shapes(self, mode: WarmupMode) -> list[str]:
@@ -250,11 +251,14 @@ def load(backend: EngineBackend, options: Any, status: Status, loader: Loader, n
     Raises: ToolkitError.
     """
     start_s = time.monotonic()
-    device = arguments.open_device(options.device, options.memory_fraction, options.memory_bytes)
+    asked = options.device
+    if asked == "auto":
+        # An engine is compiled for one kind of device.
+        asked = read_json(options.engine_dir / "engine.json").get("device", asked)
+    device = arguments.open_device(asked, options.memory_fraction, options.memory_bytes)
     status.part("context", time.monotonic() - start_s)
     engine = loader(options.engine_dir, device.type, status.part)
-    weights = options.engine_dir / "model.safetensors"
-    status.read(weights.stat().st_size if weights.is_file() else 0)
+    status.read(engine.bytes_read)
     with status.timed("tokenizer"):
         tokenizer = TextTokenizer.load(options.engine_dir)
     scheduler = backend.ready(engine, tokenizer, notify)
@@ -271,7 +275,8 @@ def _compiled_engine(engine_dir: Path, device: str, on_part: Callable[[str, floa
     return engine
 
 
-def _parse(argv: Sequence[str]) -> Any:
+def parse(argv: Sequence[str]) -> Any:
+    """The options on the command line. Raises: SystemExit 2 with a usage message."""
     flags = arguments.parser("engine")
     flags.add_argument("--engine-dir", type=Path, required=True)
     flags.add_argument("--max-queue", type=arguments.positive_int, default=128)
@@ -280,7 +285,7 @@ def _parse(argv: Sequence[str]) -> Any:
 
 def main(argv: Sequence[str], loader: Loader = _compiled_engine) -> int:
     """The process's exit status: 0 after draining, 1 when a person must change something."""
-    options = _parse(argv)
+    options = parse(argv)
     log_to_stderr()
     try:
         listener = bind(options.host, options.port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import time
 from collections import deque
@@ -22,7 +23,7 @@ class Engine(Protocol):
     """The compiled engine, as far as requests need it. Logits are float32."""
 
     max_batch_size: int
-    eos_token_ids: Sequence[int]
+    eos_token_ids: tuple[int, ...]
 
     def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
         """Logits [vocab] after the prompt, whose keys and values now fill the slot."""
@@ -89,7 +90,7 @@ class Scheduler:
         self._observer = observer
         self._clock = clock
         self._eos = frozenset(engine.eos_token_ids)
-        self._free = list(reversed(range(engine.max_batch_size)))
+        self._free = list(range(engine.max_batch_size))
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
 
@@ -108,15 +109,15 @@ class Scheduler:
         """True while slots are in use."""
         return bool(self._active)
 
-    def submit(self, sequence: Request) -> None:
+    def submit(self, request: Request) -> None:
         """Nothing; the request waits for a slot.
 
         Raises: QueueFullError when ``max_queue`` requests wait already.
         """
         if len(self._waiting) >= self._max_queue:
             raise QueueFullError
-        sequence.submitted_s = self._clock()
-        self._waiting.append(sequence)
+        request.submitted_s = self._clock()
+        self._waiting.append(request)
 
     def delay_s(self) -> float | None:
         """0 when there is something to do, else None."""
@@ -135,27 +136,28 @@ class Scheduler:
             self._decode()
 
     def _drop_cancelled(self) -> None:
-        for sequence in [s for s in self._active if s.cancelled]:
-            self._leave(sequence, "cancelled")
+        for request in [s for s in self._active if s.cancelled]:
+            self._leave(request, "cancelled")
 
-    def _prefill(self, sequence: Request) -> int:
-        if sequence.cancelled:
-            sequence.listener.on_finish("cancelled", None)
+    def _prefill(self, request: Request) -> int:
+        if request.cancelled:
+            request.listener.on_finish("cancelled", None)
             return 0
-        sequence.slot = self._free.pop()
-        self._active.append(sequence)
+        # The lowest slot: a decode step costs as much as the range of the slots in it.
+        request.slot = heapq.heappop(self._free)
+        self._active.append(request)
         try:
-            logits = self._engine.prefill(sequence.slot, sequence.prompt_ids)
-            token = choose(logits[None], [sequence.sampler])[0]
+            logits = self._engine.prefill(request.slot, request.prompt_ids)
+            token = choose(logits[None], [request.sampler])[0]
         except Exception as e:
-            self._fail([sequence], e)
+            self._fail([request], e)
             return 1
-        self._observer.first_token(self._clock() - sequence.submitted_s, len(sequence.prompt_ids))
-        self._deliver(sequence, token)
+        self._observer.first_token(self._clock() - request.submitted_s, len(request.prompt_ids))
+        self._deliver(request, token)
         return 1
 
     def _decode(self) -> None:
-        active = list(self._active)
+        active = sorted(self._active, key=lambda s: s.slot)
         start_s = self._clock()
         try:
             logits = self._engine.decode([s.slot for s in active], [s.last_id for s in active])
@@ -164,28 +166,28 @@ class Scheduler:
             self._fail(active, e)
             return
         self._observer.step(self._clock() - start_s, len(active))
-        for sequence, token in zip(active, tokens, strict=True):
-            self._deliver(sequence, token)
+        for request, token in zip(active, tokens, strict=True):
+            self._deliver(request, token)
 
-    def _deliver(self, sequence: Request, token: Token | None) -> None:
+    def _deliver(self, request: Request, token: Token | None) -> None:
         if token is None:
-            self._leave(sequence, "error", "the engine's logits are not finite")
+            self._leave(request, "error", "the engine's logits are not finite")
             return
-        sequence.last_id = token.id
-        sequence.generated += 1
-        end_token = token.id in self._eos and not sequence.ignore_eos
-        if sequence.listener.on_token(token, end_token=end_token) or end_token:
-            self._leave(sequence, "stop")
-        elif sequence.generated >= sequence.max_tokens:
-            self._leave(sequence, "length")
+        request.last_id = token.id
+        request.generated += 1
+        end_token = token.id in self._eos and not request.ignore_eos
+        if request.listener.on_token(token, end_token=end_token) or end_token:
+            self._leave(request, "stop")
+        elif request.generated >= request.max_tokens:
+            self._leave(request, "length")
 
-    def _fail(self, sequences: Sequence[Request], error: Exception) -> None:
-        log.error("the engine failed on %d requests", len(sequences), exc_info=error)
-        for sequence in sequences:
-            self._leave(sequence, "error", f"the engine failed: {error}")
+    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        log.error("the engine failed on %d requests", len(requests), exc_info=error)
+        for request in requests:
+            self._leave(request, "error", f"the engine failed: {error}")
 
-    def _leave(self, sequence: Request, reason: FinishReason, message: str | None = None) -> None:
-        self._active.remove(sequence)
-        self._engine.release(sequence.slot)
-        self._free.append(sequence.slot)
-        sequence.listener.on_finish(reason, message)
+    def _leave(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
+        self._active.remove(request)
+        self._engine.release(request.slot)
+        heapq.heappush(self._free, request.slot)
+        request.listener.on_finish(reason, message)

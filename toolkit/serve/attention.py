@@ -1,0 +1,209 @@
+"""Attention by name over packed tokens (no padding), and what was really called.
+
+Shapes: T tokens of all texts one after another, H heads, D head size. Texts of equal length stand side by side.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMES = ("fa4", "fa3", "fa2", "sdpa", "vanilla")
+# Module and function of each flash-attn generation, and the compute capabilities it has kernels for.
+_FLASH = {
+    "fa4": ("flash_attn.cute", (9, 0), None),
+    "fa3": ("flash_attn_interface", (9, 0), (10, 0)),
+    "fa2": ("flash_attn", (8, 0), None),
+}
+_FLASH_FUNCTION = "flash_attn_varlen_func"
+
+Bias = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class Group:
+    """``count`` texts of ``length`` tokens each, from token ``start`` on."""
+
+    start: int
+    count: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The token after the last."""
+        return self.start + self.count * self.length
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each text of a batch lies. ``bias`` gives what is added to the scores of a length [H, L, L]."""
+
+    groups: tuple[Group, ...]
+    cu_seqlens: Tensor
+    max_length: int
+    bias: Bias | None = None
+
+
+def layout(lengths: Sequence[int], device: torch.device, bias: Bias | None = None) -> Layout:
+    """The layout of texts with these lengths, in this order."""
+    ends = [0]
+    for length in lengths:
+        ends.append(ends[-1] + length)
+    cu_seqlens = torch.tensor(ends, dtype=torch.int32, device=device)
+    return Layout(_groups(lengths), cu_seqlens, max(lengths), bias)
+
+
+def _groups(lengths: Sequence[int]) -> tuple[Group, ...]:
+    groups: list[Group] = []
+    start = 0
+    for length in lengths:
+        last = groups[-1] if groups else None
+        if last is not None and last.length == length:
+            groups[-1] = Group(last.start, last.count + 1, length)
+        else:
+            groups.append(Group(start, 1, length))
+        start += length
+    return tuple(groups)
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Layout], Tensor]
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, where: Layout) -> Tensor:
+    """Attention [T, H, D] through torch's scaled_dot_product_attention, one call per length."""
+    return _by_group(q, k, v, where, lambda q, k, v, bias: F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+
+
+def vanilla(q: Tensor, k: Tensor, v: Tensor, where: Layout) -> Tensor:
+    """Attention [T, H, D] out of matrix products and a softmax."""
+    return _by_group(q, k, v, where, _plain)
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    scores = torch.matmul(q, k.transpose(-1, -2)) * (q.shape[-1] ** -0.5)
+    if bias is not None:
+        scores = scores + bias
+    return torch.matmul(torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype), v)
+
+
+def _by_group(q: Tensor, k: Tensor, v: Tensor, where: Layout, attend: Callable[..., Tensor]) -> Tensor:
+    parts = []
+    for group in where.groups:
+        rows = (_rows(tensor, group) for tensor in (q, k, v))
+        bias = where.bias(group.length) if where.bias is not None else None
+        parts.append(attend(*rows, bias).transpose(1, 2).reshape(-1, *q.shape[1:]))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _rows(tensor: Tensor, group: Group) -> Tensor:
+    texts = tensor[group.start : group.stop].view(group.count, group.length, *tensor.shape[1:])
+    return texts.transpose(1, 2)
+
+
+def _flash(function: Callable[..., Any]) -> Kernel:
+    def attend(q: Tensor, k: Tensor, v: Tensor, where: Layout) -> Tensor:
+        lengths = {"cu_seqlens_q": where.cu_seqlens, "cu_seqlens_k": where.cu_seqlens}
+        longest = {"max_seqlen_q": where.max_length, "max_seqlen_k": where.max_length}
+        result = function(q, k, v, **lengths, **longest)
+        # Generations differ in whether the log-sum-exp comes along.
+        output: Tensor = result[0] if isinstance(result, tuple) else result
+        return output
+
+    return attend
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an encoder asks of its attention."""
+
+    device: torch.device
+    dtype: torch.dtype
+    has_bias: bool = False
+
+
+def candidates(asked: str, needs: Needs) -> tuple[str, ...]:
+    """Names to try in order: the asked one, or for ``auto`` those that suit the device."""
+    if asked != "auto":
+        return ("vanilla",) if asked == "eager" else (asked,)
+    if needs.device.type != "cuda":
+        return ("sdpa",)
+    capability = torch.cuda.get_device_capability(needs.device)
+    order = ("fa3", "fa4", "fa2") if capability[0] == 9 else ("fa4", "fa2")
+    return (*order, "sdpa")
+
+
+def obstacle(name: str, needs: Needs) -> str | None:
+    """Why a path cannot serve these needs; None when nothing is known to stand against it."""
+    if name not in _FLASH:
+        return None
+    _, least, below = _FLASH[name]
+    if needs.device.type != "cuda":
+        return "it runs on a CUDA device only"
+    if needs.dtype not in (torch.float16, torch.bfloat16):
+        return f"it needs float16 or bfloat16, not {str(needs.dtype).removeprefix('torch.')}"
+    if needs.has_bias:
+        return "it takes no position bias, which this architecture (MPNet) has"
+    capability = torch.cuda.get_device_capability(needs.device)
+    if capability < least or (below is not None and capability >= below):
+        return f"it has no kernels for this GPU (compute capability {capability[0]}.{capability[1]})"
+    return None
+
+
+def kernel(name: str) -> Kernel:
+    """The function of a path.
+
+    Raises: ImportError when its library is not there or does not load.
+    """
+    if name == "sdpa":
+        return sdpa
+    if name == "vanilla":
+        return vanilla
+    module = importlib.import_module(_FLASH[name][0])
+    function = getattr(module, _FLASH_FUNCTION, None)
+    if function is None:
+        raise ImportError(f"{_FLASH[name][0]} has no {_FLASH_FUNCTION}")
+    return _flash(function)
+
+
+class Attention:
+    """One path. ``used`` is its name once it has run, ``kernels`` what it dispatched to when it was observed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._kernel = kernel(name)
+        self.used: str | None = None
+        self.kernels: tuple[str, ...] = ()
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, where: Layout) -> Tensor:
+        """Attention [T, H, D]."""
+        output = self._kernel(q, k, v, where)
+        self.used = self._name
+        return output
+
+    def observe(self, forward: Callable[[], object]) -> None:
+        """Nothing; runs ``forward`` and keeps the names of the attention kernels that torch dispatched meanwhile."""
+        recorder = _Recorder()
+        with torch.no_grad(), recorder:
+            forward()
+        self.kernels = tuple(dict.fromkeys(name for name in recorder.names if _is_attention(name)))
+
+
+def _is_attention(name: str) -> bool:
+    return "attention" in name or "attn" in name or "softmax" in name
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name() if hasattr(func, "name") else str(func))
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,387 @@
+"""BERT-family encoders in plain torch, over packed tokens: no padding, no random initialisation, no transformers.
+
+Shapes: T tokens of all texts one after another, N hidden size, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from toolkit.errors import ToolkitError
+from toolkit.serve.attention import Attention, layout
+from toolkit.serve.tokenizer import read_json
+
+Activation = Callable[[Tensor], Tensor]
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one architecture names its weights. ``layer`` and what follows hold ``.weight`` and ``.bias`` each."""
+
+    layer: str
+    query: str
+    key: str
+    value: str
+    output: str
+    attention_norm: str
+    expand: str
+    reduce: str
+    output_norm: str
+    keys: Mapping[str, str]
+    positions_after_padding: bool = False
+    has_token_types: bool = True
+    relative_bias: str | None = None
+
+
+_BERT_KEYS = {
+    "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+    "intermediate": "intermediate_size", "activation": "hidden_act",
+}  # fmt: skip
+_DISTILBERT_KEYS = {
+    "hidden": "dim", "layers": "n_layers", "heads": "n_heads", "intermediate": "hidden_dim", "activation": "activation",
+}  # fmt: skip
+
+
+def _bert(**changes: Any) -> Family:
+    names: dict[str, Any] = {
+        "layer": "encoder.layer",
+        "query": "attention.self.query",
+        "key": "attention.self.key",
+        "value": "attention.self.value",
+        "output": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "expand": "intermediate.dense",
+        "reduce": "output.dense",
+        "output_norm": "output.LayerNorm",
+        "keys": _BERT_KEYS,
+    }
+    return Family(**{**names, **changes})
+
+
+_MPNET = _bert(
+    query="attention.attn.q", key="attention.attn.k", value="attention.attn.v", output="attention.attn.o",
+    attention_norm="attention.LayerNorm", positions_after_padding=True, has_token_types=False,
+    relative_bias="encoder.relative_attention_bias.weight",
+)  # fmt: skip
+_DISTILBERT = Family(
+    layer="transformer.layer", query="attention.q_lin", key="attention.k_lin", value="attention.v_lin",
+    output="attention.out_lin", attention_norm="sa_layer_norm", expand="ffn.lin1", reduce="ffn.lin2",
+    output_norm="output_layer_norm", keys=_DISTILBERT_KEYS, has_token_types=False,
+)  # fmt: skip
+# By ``model_type`` of config.json.
+FAMILIES: Mapping[str, Family] = {
+    "bert": _bert(),
+    "roberta": _bert(positions_after_padding=True),
+    "xlm-roberta": _bert(positions_after_padding=True),
+    "camembert": _bert(positions_after_padding=True),
+    "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
+}
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Sizes of one encoder; ``first_position`` is the row of the position table that the first token takes."""
+
+    family: Family
+    vocab_size: int
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    activation: str
+    norm_eps: float
+    positions: int
+    first_position: int
+    token_types: int = 0
+    bias_buckets: int = 0
+
+    @property
+    def max_length(self) -> int:
+        """The longest text in tokens."""
+        return self.positions - self.first_position
+
+
+def read_encoder_config(folder: Path) -> EncoderConfig:
+    """The sizes in ``config.json`` of a model folder.
+
+    Raises: ToolkitError when the folder or file is missing, the architecture unsupported, or a value is not usable.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ToolkitError("config.json is missing", str(folder), "Give the folder of a Hugging Face model.")
+    raw = read_json(path)
+    family = _family(raw, path)
+    try:
+        return _sizes(raw, family)
+    except (KeyError, TypeError, ValueError) as e:
+        raise ToolkitError(f"a size is missing or wrong: {e}", str(path), "Fetch the model again.") from e
+
+
+def _family(raw: Mapping[str, Any], path: Path) -> Family:
+    kind = raw.get("model_type")
+    family = FAMILIES.get(str(kind))
+    if family is None:
+        names = raw.get("architectures") or [kind]
+        supported = ", ".join(FAMILIES)
+        raise ToolkitError(
+            f"the architecture {names[0]} (model_type {kind}) is not supported",
+            str(path),
+            f"Supported model types: {supported}.",
+            code="unsupported_architecture",
+        )
+    if raw.get("position_embedding_type", "absolute") != "absolute":
+        what = f"position_embedding_type '{raw['position_embedding_type']}' is not supported"
+        raise ToolkitError(what, str(path), "Supported: absolute.", code="unsupported_architecture")
+    activation = raw.get(family.keys["activation"], "gelu")
+    if activation not in _ACTIVATIONS:
+        what, known = f"the activation '{activation}' is not supported", ", ".join(_ACTIVATIONS)
+        raise ToolkitError(what, str(path), f"Supported: {known}.", code="unsupported_architecture")
+    return family
+
+
+def _sizes(raw: Mapping[str, Any], family: Family) -> EncoderConfig:
+    keys = family.keys
+    padding = int(raw.get("pad_token_id", 1)) if family.positions_after_padding else -1
+    config = EncoderConfig(
+        family=family,
+        vocab_size=int(raw["vocab_size"]),
+        hidden=int(raw[keys["hidden"]]),
+        layers=int(raw[keys["layers"]]),
+        heads=int(raw[keys["heads"]]),
+        intermediate=int(raw[keys["intermediate"]]),
+        activation=str(raw.get(keys["activation"], "gelu")),
+        norm_eps=float(raw.get("layer_norm_eps", 1e-12)),
+        positions=int(raw["max_position_embeddings"]),
+        first_position=padding + 1,
+        token_types=int(raw.get("type_vocab_size", 2)) if family.has_token_types else 0,
+        bias_buckets=int(raw.get("relative_attention_num_buckets", 32)) if family.relative_bias else 0,
+    )
+    if min(config.hidden, config.layers, config.heads, config.max_length) < 1 or config.hidden % config.heads:
+        raise ValueError(f"hidden size {config.hidden} with {config.heads} heads")
+    return config
+
+
+class Checkpoint:
+    """Tensors of a folder's safetensors files, mapped and read by name when asked for."""
+
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype, on_bytes: Callable[[int], None]) -> None:
+        self._folder = folder
+        self._dtype = dtype
+        self._on_bytes = on_bytes
+        files = {path: _open(path, device) for path in weight_files(folder)}
+        self._file_of = {_modern(name): (file, name) for file in files.values() for name in file.keys()}  # noqa: SIM118
+        marker = "embeddings.word_embeddings.weight"
+        whole = next((name for name in self._file_of if name.endswith(marker)), marker)
+        # Heads on top of an encoder put their own prefix before its names.
+        self._prefix = whole.removesuffix(marker)
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """The tensor of this name, in the dtype of this checkpoint.
+
+        Raises: ToolkitError when it is missing, broken, or of another shape or kind than the sizes say.
+        """
+        file, stored = self._file_of.get(self._prefix + name, (None, name))
+        if file is None:
+            raise self._error(f"the weight '{name}' is missing")
+        try:
+            tensor: Tensor = file.get_tensor(stored)
+        except SafetensorError as e:
+            raise self._error(f"the weight '{name}' cannot be read: {e}") from e
+        if tuple(tensor.shape) != shape or not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise self._error(f"the weight '{name}' is {kind} {list(tensor.shape)}, not floating {list(shape)}")
+        self._on_bytes(tensor.nbytes)
+        return tensor.to(self._dtype)
+
+    def _error(self, what: str) -> ToolkitError:
+        return ToolkitError(what, str(self._folder), "Fetch the model again.", code="damaged_model")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model folder.
+
+    Raises: ToolkitError when there is none, or one that the index names is missing.
+    """
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        path = folder / "model.safetensors"
+        if path.is_file():
+            return [path]
+        raise ToolkitError("model.safetensors is missing", str(folder), "Save the model as safetensors.")
+    shards = read_json(index).get("weight_map", {})
+    paths = [folder / name for name in sorted(set(map(str, shards.values())))] if isinstance(shards, dict) else []
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing or not paths:
+        names = ", ".join(missing) or "every shard"
+        raise ToolkitError(f"missing: {names}", str(folder), "Fetch the model again.", code="damaged_model")
+    return paths
+
+
+def _open(path: Path, device: torch.device) -> Any:
+    try:
+        return safe_open(path, framework="pt", device=str(device))
+    except (SafetensorError, OSError) as e:
+        what = f"not a whole safetensors file: {e}"
+        raise ToolkitError(what, str(path), "Fetch the model again.", code="damaged_model") from e
+
+
+def _modern(name: str) -> str:
+    # The first BERT checkpoints were converted from TensorFlow, with its names for the norm.
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix [out, in] and a vector [out]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The affine map of x [T, in]."""
+        return F.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A layer norm over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The normalised x [T, N]."""
+        return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block: attention and feed-forward, each followed by a norm over the sum with its input."""
+
+    qkv: Linear
+    output: Linear
+    attention_norm: Norm
+    expand: Linear
+    reduce: Linear
+    output_norm: Norm
+
+
+class Encoder:
+    """Hidden states of packed texts. ``dtype`` is that of the weights."""
+
+    def __init__(self, config: EncoderConfig, source: Checkpoint) -> None:
+        self.config = config
+        self._source = source
+        self._words = source.take("embeddings.word_embeddings.weight", config.vocab_size, config.hidden)
+        self._positions = self._position_table()
+        self._norm = self._take_norm("embeddings.LayerNorm")
+        self._layers = [self._take_layer(f"{config.family.layer}.{n}") for n in range(config.layers)]
+        self._bias = self._take_bias()
+        self._activation = _ACTIVATIONS[config.activation]
+        self._counting = torch.arange(config.max_length, device=self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._words.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and hidden states."""
+        return self._words.dtype
+
+    @property
+    def has_bias(self) -> bool:
+        """True when attention takes a position bias."""
+        return self._bias is not None
+
+    def forward(self, texts: Sequence[Sequence[int]], attention: Attention) -> Tensor:
+        """Hidden states [T, N] of texts of token ids, in their order. Equal lengths side by side are fastest."""
+        lengths = [len(text) for text in texts]
+        ids = torch.tensor([token for text in texts for token in text], device=self.device)
+        places = torch.cat([self._counting[:length] for length in lengths])
+        where = layout(lengths, self.device, self._position_bias if self.has_bias else None)
+        x = self._norm(F.embedding(ids, self._words) + F.embedding(places, self._positions))
+        for layer in self._layers:
+            q, k, v = layer.qkv(x).view(len(x), 3, self.config.heads, -1).unbind(1)
+            x = layer.attention_norm(layer.output(attention(q, k, v, where).flatten(1)) + x)
+            x = layer.output_norm(layer.reduce(self._activation(layer.expand(x))) + x)
+        return x
+
+    def _position_table(self) -> Tensor:
+        config = self.config
+        table = self._source.take("embeddings.position_embeddings.weight", config.positions, config.hidden)
+        table = table[config.first_position :]
+        if not config.token_types:
+            return table
+        # Texts come one at a time, so every token is of type 0.
+        types = self._source.take("embeddings.token_type_embeddings.weight", config.token_types, config.hidden)
+        return table + types[0]
+
+    def _take_linear(self, name: str, out_size: int, in_size: int) -> Linear:
+        weight = self._source.take(f"{name}.weight", out_size, in_size)
+        return Linear(weight, self._source.take(f"{name}.bias", out_size))
+
+    def _take_norm(self, name: str) -> Norm:
+        size = self.config.hidden
+        weight, bias = self._source.take(f"{name}.weight", size), self._source.take(f"{name}.bias", size)
+        return Norm(weight, bias, self.config.norm_eps)
+
+    def _take_layer(self, prefix: str) -> Layer:
+        config, family = self.config, self.config.family
+        hidden, wide = config.hidden, config.intermediate
+        parts = [self._take_linear(f"{prefix}.{n}", hidden, hidden) for n in (family.query, family.key, family.value)]
+        return Layer(
+            qkv=Linear(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])),
+            output=self._take_linear(f"{prefix}.{family.output}", hidden, hidden),
+            attention_norm=self._take_norm(f"{prefix}.{family.attention_norm}"),
+            expand=self._take_linear(f"{prefix}.{family.expand}", wide, hidden),
+            reduce=self._take_linear(f"{prefix}.{family.reduce}", hidden, wide),
+            output_norm=self._take_norm(f"{prefix}.{family.output_norm}"),
+        )
+
+    def _take_bias(self) -> Tensor | None:
+        name = self.config.family.relative_bias
+        if name is None:
+            return None
+        buckets = self._source.take(name, self.config.bias_buckets, self.config.heads)
+        farthest = self.config.max_length - 1
+        distances = torch.arange(-farthest, farthest + 1, device=buckets.device)
+        return buckets[bias_bucket(distances, self.config.bias_buckets)].T.contiguous()
+
+    def _position_bias(self, length: int) -> Tensor:
+        """What is added to the scores [H, L, L] of queries and keys, by their distance."""
+        assert self._bias is not None  # noqa: S101 - the caller asked has_bias
+        places = self._counting[:length]
+        return self._bias[:, places[None, :] - places[:, None] + self.config.max_length - 1]
+
+
+def bias_bucket(distance: Tensor, buckets: int, max_distance: int = 128) -> Tensor:
+    """The bucket of each distance key - query: exact when near, logarithmic when far, the later half for keys behind.
+
+    Source: T5's relative positions, bidirectional (Raffel et al. 2020), which MPNet takes over.
+    """
+    half = buckets // 2
+    exact = half // 2
+    size = distance.abs()
+    scale = torch.log(size.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    far = (exact + (scale * (half - exact)).long()).clamp(max=half - 1)
+    return torch.where(size < exact, size, far) + (distance > 0).long() * half

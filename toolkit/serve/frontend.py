@@ -1,0 +1,244 @@
+"""The built-in frontend server: OpenAI embeddings from a BERT-family encoder, with dynamic batching."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from toolkit.errors import ToolkitError
+from toolkit.serve import arguments, compiles, embeddings
+from toolkit.serve.api import ApiError, read_object
+from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request
+from toolkit.serve.metrics import Metrics
+from toolkit.serve.status import Status
+from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, bind, log, log_to_stderr, run
+from toolkit.serve.worker import Worker
+
+if TYPE_CHECKING:
+    import torch
+
+    from toolkit.serve.sentence import SentenceEncoder, SentenceTokenizer, Tokens
+
+ATTENTIONS = ("auto", "fa4", "fa3", "fa2", "sdpa", "vanilla", "eager")
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+# Read on 2 cores: matrix products are as fast per token from 64 tokens on, so a larger batch is only a longer wait.
+CPU_BATCH_TOKENS_PER_THREAD = 256
+CUDA_BATCH_TOKENS = 65536
+PROBE_TEXT = "Hello"
+
+
+class FrontendMetrics(Metrics):
+    """Also counts batches and their texts and tokens."""
+
+    def __init__(self, status: Status, attention: Callable[[], dict[str, str]]) -> None:
+        super().__init__(status, compiles.count, attention)
+        sizes = tuple(float(1 << n) for n in range(10))
+        self._batch = self.histogram("coexist_server_batch_texts", "Texts in a batch.", sizes)
+        self._seconds = self.histogram("coexist_server_batch_seconds", "Time of a batch.")
+        self._tokens = self.counter("coexist_server_prompt_tokens", "Tokens embedded.")
+
+    def batch(self, texts: int, tokens: int, seconds: float) -> None:
+        """Nothing; counts one batch."""
+        self._batch.observe(texts)
+        self._seconds.observe(seconds)
+        self._tokens.inc(tokens)
+
+
+class FrontendBackend:
+    """Tokenizer, encoder and batcher, once loaded; and the handler that uses them."""
+
+    def __init__(self, model_name: str, asked_attention: str, status: Status) -> None:
+        self._model_name = model_name
+        self._asked = asked_attention
+        self._encoder: SentenceEncoder | None = None
+        self._notify: Callable[[], None] = lambda: None
+        self.metrics = FrontendMetrics(status, self.attention)
+
+    def ready(
+        self, encoder: SentenceEncoder, tokenizer: SentenceTokenizer, limits: Limits, notify: Callable[[], None]
+    ) -> Batcher:
+        """The batcher of a loaded encoder. ``notify`` wakes the inference thread."""
+        self._encoder = encoder
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._notify = notify
+        batcher = self._batcher = Batcher(encoder.embed, limits, self.metrics.batch)
+        self.metrics.gauge("coexist_server_queue_length", "Texts waiting for a batch.", lambda: batcher.queued)
+        return batcher
+
+    @property
+    def encoder(self) -> SentenceEncoder:
+        """The encoder; the gate lets nobody ask before it is loaded."""
+        assert self._encoder is not None  # noqa: S101 - the gate's promise
+        return self._encoder
+
+    def model(self) -> dict[str, Any]:
+        """Limits and dimension, once loaded."""
+        if self._encoder is None:
+            return {}
+        return {"max_model_len": self._tokenizer.max_length, "dimension": self._encoder.dimension}
+
+    def attention(self) -> dict[str, str]:
+        """What was asked, what ran, and which kernels torch dispatched for it."""
+        if self._encoder is None:
+            return {}
+        path = self._encoder.attention
+        used = {} if path.used is None else {"used": path.used}
+        return {"asked": self._asked, **used, "kernels": " ".join(path.kernels)}
+
+    def warmup_keys(self, mode: WarmupMode) -> list[str]:
+        """Every bucket of texts and lengths that fits a batch, as ``TEXTSxTOKENS``."""
+        keys = warmup_buckets(self._limits, self._tokenizer.max_length)
+        return keys if mode == "full" else keys[:1]
+
+    def run_key(self, key: str) -> None:
+        """Nothing; embeds as many texts of that length as the key says."""
+        texts, _, tokens = key.partition("x")
+        self.encoder.embed([[0] * int(tokens)] * int(texts))
+
+    def inference(self) -> Mapping[str, Handler]:
+        """The OpenAI route."""
+        return {"/v1/embeddings": self._embeddings}
+
+    async def probe(self) -> None:
+        """Nothing, after one text. Raises: ApiError."""
+        await self._embed(self._tokenizer.encode([PROBE_TEXT]))
+
+    async def _embeddings(self, request: web.Request) -> web.StreamResponse:
+        encoder = self.encoder
+        body = await read_object(request)
+        ask = embeddings.parse(body, self._model_name, encoder.vocab_size, encoder.dimension)
+        tokens = await self._tokenize(ask)
+        rows = await self._embed(tokens)
+        truncated = [index for index, text in enumerate(tokens) if text.truncated]
+        count = sum(len(text.ids) for text in tokens)
+        vectors = [embeddings.vector(row, ask) for row in rows]
+        headers = {embeddings.TRUNCATED_HEADER: ",".join(map(str, truncated))} if truncated else {}
+        answer = embeddings.answer(self._model_name, vectors, count, truncated)
+        return web.Response(body=answer, content_type="application/json", headers=headers)
+
+    async def _tokenize(self, ask: embeddings.Ask) -> list[Tokens]:
+        if ask.ids:
+            return [self._tokenizer.cut(ids) for ids in ask.ids]
+        return await asyncio.to_thread(self._tokenizer.encode, ask.texts)
+
+    async def _embed(self, tokens: Sequence[Tokens]) -> list[torch.Tensor]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def on_done(error: Exception | None) -> None:
+            # The loop is closed when the process leaves while requests are under way.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_settle, done, error)
+
+        request = Request([text.ids for text in tokens], on_done)
+        try:
+            self._batcher.submit(request)
+            self._notify()
+            await done
+        except QueueFullError:
+            raise ApiError(429, "too many texts are waiting already", code="queue_full", headers=RETRY_AFTER) from None
+        finally:
+            request.cancelled = True
+        return [request.vectors[index] for index in range(len(tokens))]
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(ApiError(500, f"the encoder failed: {error}"))
+
+
+def warmup_buckets(limits: Limits, max_length: int) -> list[str]:
+    """Keys of all pairs of a power of four of texts and of tokens that fit a batch, the bounds included."""
+    pairs = [(n, length) for n in _powers(1, limits.max_batch) for length in _powers(min(16, max_length), max_length)]
+    return [f"{n}x{length}" for n, length in pairs if n == 1 or n * length <= limits.max_batch_tokens]
+
+
+def _powers(first: int, last: int) -> list[int]:
+    values = []
+    while first < last:
+        values.append(first)
+        first *= 4
+    return [*values, last]
+
+
+def load(backend: FrontendBackend, options: Any, status: Status, notify: Callable[[], None]) -> Batcher:
+    """The batcher over the model in ``options.model_dir``. Runs in the inference thread; times each part.
+
+    Raises: ToolkitError.
+    """
+    start_s = time.monotonic()
+    device = arguments.open_device(options.device, options.memory_fraction, options.memory_bytes)
+    from toolkit.serve import sentence  # noqa: PLC0415 - imports torch
+
+    status.part("context", time.monotonic() - start_s)
+    config = sentence.read_sentence_config(options.model_dir)
+    with status.timed("weights"):
+        dtype = _dtype(options.dtype, device)
+        encoder = sentence.SentenceEncoder.load(config, device, dtype, options.attention, status.read)
+    with status.timed("tokenizer"):
+        tokenizer = sentence.SentenceTokenizer.load(config, encoder.max_length)
+    tokens = _batch_tokens(device)
+    limits = Limits(options.max_batch, tokens, options.max_wait_ms / 1000, max_queue=options.max_queue)
+    batcher = backend.ready(encoder, tokenizer, limits, notify)
+    status.move("preload", "loaded")
+    gc.enable()
+    gc.freeze()
+    return batcher
+
+
+def _dtype(asked: str, device: torch.device) -> torch.dtype:
+    import torch  # noqa: PLC0415 - loaded by now
+
+    if asked == "auto":
+        asked = "float32" if device.type == "cpu" else "float16"
+    dtype: torch.dtype = getattr(torch, asked)
+    return dtype
+
+
+def _batch_tokens(device: torch.device) -> int:
+    import torch  # noqa: PLC0415 - loaded by now
+
+    return CUDA_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS_PER_THREAD * torch.get_num_threads()
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """The options on the command line. Raises: SystemExit 2 with a usage message."""
+    flags = arguments.parser("frontend")
+    flags.add_argument("--model-dir", type=Path, required=True)
+    flags.add_argument("--attention", choices=ATTENTIONS, default="auto")
+    flags.add_argument("--dtype", choices=DTYPES, default="auto", help="auto: float32 on a CPU, float16 on a GPU")
+    flags.add_argument("--max-batch", type=arguments.positive_int, default=32, help="texts in a batch")
+    flags.add_argument("--max-wait-ms", type=arguments.non_negative_float, default=2.0)
+    flags.add_argument("--max-queue", type=arguments.positive_int, default=4096, help="texts that wait")
+    return flags.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The process's exit status: 0 after draining, 1 when a person must change something."""
+    options = parse(argv)
+    log_to_stderr()
+    try:
+        listener = bind(options.host, options.port)
+    except ToolkitError as e:
+        log.error("error: %s", e)
+        return e.exit_code
+    # Importing makes many objects and no garbage; load() turns collection on again.
+    gc.disable()
+    status, ended = Status(), Ended()
+    model_name = options.served_model_name or options.model_dir.resolve().name
+    backend = FrontendBackend(model_name, options.attention, status)
+    worker = Worker(lambda: load(backend, options, status, worker.notify), ended.worker_ended)
+    server = Server(model_name, status, backend=backend, worker=worker, metrics=backend.metrics)
+    return run(server, worker, ended, listener)
