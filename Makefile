@@ -5,7 +5,6 @@
 # make lock         the versions of today as requirements/lock-py*.txt, for the Python of .venv
 # make clean        removes what the above made, the models apart
 # PYTHON=…          which interpreter .venv is made with (3.10 or newer)
-MAKEFLAGS += --no-print-directory
 .PHONY: help quickstart test test-fast models lint lock clean
 BIN := .venv/bin
 export PYTHON
