@@ -87,7 +87,7 @@ class Attempt:
         elif isinstance(action, lifecycle.CancelRetry):
             self._cancel_work()
         else:
-            self._start(self._performers()[type(action)](action))
+            self._start(self._performers()[type(action)], action)
 
     def _performers(self) -> Mapping[type[Action], Callable[[Any], Coroutine[Any, Any, None]]]:
         return {
@@ -106,15 +106,15 @@ class Attempt:
         if self._running is not None:
             self._running.tree.kill_once()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+    def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._guarded(work, *given))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
         try:
-            await work
+            await work(*given)
         except warm.WarmupError as error:
             await self._after_last_words(error)
         except ToolkitError as error:
@@ -154,7 +154,7 @@ class Attempt:
         target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
         now_s = self.world.clock.now()
         self._running = _Running(tree, launch, target, log, window.opened(now_s, launch.preload_window_s))
-        self._start(self._watch_exit(self._running))
+        self._start(self._watch_exit, self._running)
         self.post(lifecycle.Spawned(self.number, tree.pid))
 
     async def _watch_exit(self, running: _Running) -> None:
@@ -163,7 +163,7 @@ class Attempt:
 
     async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
         running, world = self._process(), self.world
-        guard = self._start(self._watch_window())
+        guard = self._start(self._watch_window)
         report = await warm.wait_loaded(running.target, world.http, world.clock, self._on_progress)
         guard.cancel()
         if report.attention:
@@ -172,7 +172,7 @@ class Attempt:
 
     async def _prime(self, _: lifecycle.Prime) -> None:
         running, world = self._process(), self.world
-        guard = self._start(self._watch_window())
+        guard = self._start(self._watch_window)
         self._proof = await warm.prime(running.target, world.http, world.clock, self.run.warmup, self._on_progress)
         guard.cancel()
         self.post(lifecycle.Proven(self.number, self._proof))
@@ -240,7 +240,7 @@ class Attempt:
         if self._ending is not None:
             self._ending.cancel()
         self._cancel_work()
-        self._ending = self._start(self._end(action))
+        self._ending = self._start(self._end, action)
 
     def _cancel_work(self) -> None:
         for task in tuple(self._work):

@@ -40,7 +40,10 @@ def own_identity() -> Identity:
 
 
 def reap_adopted() -> int:
-    """How many ended processes were reaped that came to us from our trees."""
+    """How many ended processes were reaped that came to us from our trees.
+
+    What other code of this process starts in a session of its own cannot be told from these, so it must not.
+    """
     own_session, reaped = os.getsid(0), 0
     for pid in set(procfs.children(os.getpid())) - _direct_children:
         found = procfs.stat(pid)

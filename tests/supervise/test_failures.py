@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.supervise import failures
+from toolkit.supervise.lifecycle import Failure
+from toolkit.warm.model import CanaryResult, WarmupError
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (0, "exited with status 0"),
+        (3, "exited with status 3"),
+        (-9, "was killed by SIGKILL"),
+        (-250, "was killed by signal 250"),
+    ],
+)
+def test_exit_statuses_in_words(status: int, words: str) -> None:
+    assert failures.describe_exit(status) == words
+
+
+def test_a_plain_diagnosis_is_the_exit_and_the_last_line() -> None:
+    assert failures.plain_diagnosis("one\nOOM\n", -9) == Failure(
+        "was killed by SIGKILL; last line of its log: OOM", line="OOM"
+    )
+    assert failures.plain_diagnosis("", None).summary == "makes no progress; its log is empty"
+
+
+def test_a_stall_keeps_the_verdict_and_says_how_long_nothing_moved() -> None:
+    found = failures.stalled(Failure("downloads a model", "wait"), 42.0)
+    assert (found.summary, found.verdict, found.kind) == (
+        "no progress for 42.0 s: downloads a model",
+        "wait",
+        "stalled",
+    )
+
+
+def test_a_wrong_answer_is_not_retried_and_both_sides_are_kept() -> None:
+    error = WarmupError("wrong", code="canary_wrong", canary={"ok": False, "expected": "Paris", "got": "Rome"})
+    found = failures.from_warmup(error)
+    assert (found.verdict, found.canary) == ("stop", CanaryResult(False, "Paris", "Rome"))
+
+
+def test_other_trouble_of_the_warm_up_is_retried() -> None:
+    assert failures.from_warmup(WarmupError("unsteady", code="never_steady")).verdict == "retry"
+
+
+def test_an_error_keeps_its_hint_as_advice() -> None:
+    found = failures.from_error(ToolkitError("port taken", "here", "Stop it.", code="port_in_use"), "stop")
+    assert (found.summary, found.kind, found.advice) == ("port taken", "port_in_use", "Stop it.")

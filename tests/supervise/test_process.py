@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.supervise.conftest import TINY_SERVER, carriers, free_port, until
+from toolkit.errors import ToolkitError
+from toolkit.supervise import process, procfs
+from toolkit.supervise.process import Tree
+from toolkit.supervise.procfs import Identity
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+@pytest.fixture(autouse=True)
+def subreaper() -> None:
+    process.become_subreaper()
+
+
+def grow(log: Path, *argv: str, who: str = "tree", cookie: str = "test.tree.1") -> Tree:
+    return Tree.spawn(argv, {"WHO": who}, None, log, cookie)
+
+
+def tiny(log: Path, *flags: str, who: str = "tree") -> Tree:
+    argv = (sys.executable, "-I", "-S", str(TINY_SERVER), str(free_port()), *flags)
+    return grow(log, *argv, who=who, cookie=f"test.{who}.1")
+
+
+async def test_the_environment_is_exact_and_the_output_goes_to_the_log(tmp_path: Path) -> None:
+    script = "import os, sys; print(sorted(os.environ.items())); print('oops', file=sys.stderr)"
+    tree = grow(tmp_path / "log", *PYTHON, script)
+    assert await tree.wait_exit() == 0
+    text = (tmp_path / "log").read_text()
+    own = [line for line in text.splitlines() if line.startswith("[")]
+    seen = {name for name, _ in eval(own[0])} - {"LC_CTYPE"}  # noqa: S307 (Python adds this one itself)
+    assert seen == {"COEXIST_COOKIE", "WHO"}
+    assert "oops" in text
+
+
+async def test_a_polite_program_ends_by_term(tmp_path: Path) -> None:
+    tree = tiny(tmp_path / "log")
+    assert await tree.stop(grace_s=10.0) == []
+    assert tree.exit_status == -signal.SIGTERM
+
+
+async def test_a_program_that_ignores_term_is_killed_after_its_grace(tmp_path: Path) -> None:
+    tree = tiny(tmp_path / "log", "ignore-term")
+    await until(lambda: "tiny server" in (tmp_path / "log").read_text())
+    await asyncio.sleep(0.1)
+    assert await tree.stop(grace_s=0.2) == []
+    assert tree.exit_status == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("flag", ["setsid-grandchild", "daemon"])
+async def test_what_left_the_session_is_killed_too_and_reaped(tmp_path: Path, flag: str) -> None:
+    tree = tiny(tmp_path / "log", flag, who=flag)
+    await until(lambda: len(carriers(flag)) == 2)
+    left = carriers(flag)
+    assert await tree.stop(grace_s=5.0) == []
+    assert carriers(flag) == []
+    process.reap_adopted()
+    assert [procfs.stat(pid) for pid in left] == [None, None]
+
+
+async def test_a_grandchild_that_outlives_its_parent_is_found_by_its_cookie(tmp_path: Path) -> None:
+    script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {'import time; time.sleep(600)'!r}], start_new_session=True)"  # noqa: E501
+    tree = grow(tmp_path / "log", *PYTHON, script, who="orphan")
+    assert await tree.wait_exit() == 0
+    assert len(tree.members()) == 1
+    assert await tree.kill() == []
+    assert carriers("orphan") == []
+
+
+async def test_a_child_with_a_cleaned_environment_is_found_by_descent(tmp_path: Path) -> None:
+    script = (
+        "import subprocess, sys, time;"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], env={}, start_new_session=True);"
+        "print('born', flush=True); time.sleep(600)"
+    )
+    tree = grow(tmp_path / "log", *PYTHON, script)
+    await until(lambda: "born" in (tmp_path / "log").read_text())
+    members = tree.members()
+    assert len(members) == 2
+    await tree.stop(grace_s=0.1)
+    assert [procfs.stat(member.pid) for member in members] == [None, None]
+
+
+async def test_nothing_outside_the_tree_is_a_member(tmp_path: Path) -> None:
+    with subprocess.Popen([*PYTHON, "import time; time.sleep(600)"]) as other:
+        tree = tiny(tmp_path / "log")
+        assert {member.pid for member in tree.members()} == {tree.pid}
+        await tree.stop(grace_s=5.0)
+        assert other.poll() is None
+        other.kill()
+
+
+async def test_a_process_that_took_over_a_pid_gets_no_signal() -> None:
+    with subprocess.Popen([*PYTHON, "import time; time.sleep(600)"]) as other:
+        process.send([Identity(other.pid, 1)], signal.SIGKILL)
+        found = procfs.stat(other.pid)
+        assert found is not None
+        assert found.state != "Z"
+        process.send([found.identity], signal.SIGKILL)
+        assert other.wait(10) == -signal.SIGKILL
+
+
+async def test_children_of_other_code_are_not_reaped() -> None:
+    with subprocess.Popen([*PYTHON, "raise SystemExit(5)"]) as other:
+        await until(lambda: (found := procfs.stat(other.pid)) is not None and found.state == "Z")
+        process.reap_adopted()
+        assert other.wait(10) == 5
+
+
+async def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match="cannot start '/no/such/program': not found"):
+        grow(tmp_path / "log", "/no/such/program")
+
+
+async def test_a_missing_working_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match=r"working folder .*gone does not exist"):
+        Tree.spawn(PYTHON, {}, tmp_path / "gone", tmp_path / "log", "test.x.1")
+
+
+async def test_usage_counts_the_whole_tree(tmp_path: Path) -> None:
+    tree = tiny(tmp_path / "log", "setsid-grandchild", who="usage")
+    await until(lambda: len(carriers("usage")) == 2)
+    alone = procfs.stat(tree.pid)
+    assert alone is not None
+    assert tree.usage().resident_bytes > alone.resident_bytes
+    await tree.stop(grace_s=5.0)
+
+
+async def test_the_main_process_dies_with_the_supervisor(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, os, sys; from pathlib import Path; from toolkit.supervise.process import Tree\n"
+        "async def main():\n"
+        "    tree = Tree.spawn([sys.executable, '-c', 'import time; time.sleep(600)'], {}, None, Path(sys.argv[1]), 'test.d.1')\n"  # noqa: E501
+        "    print(tree.pid, flush=True); os._exit(1)\n"
+        "asyncio.run(main())"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", script, str(tmp_path / "log")],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    pid = int(done.stdout)
+    await until(lambda: (found := procfs.stat(pid)) is None or found.state == "Z")
+
+
+async def test_no_descriptors_are_left_behind(tmp_path: Path) -> None:
+    await tiny(tmp_path / "log").stop(grace_s=5.0)
+    await asyncio.sleep(0.05)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        await tiny(tmp_path / "log").stop(grace_s=5.0)
+    await asyncio.sleep(0.05)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_flooding_child_never_waits_for_us(tmp_path: Path) -> None:
+    tree = tiny(tmp_path / "log", "flood")
+    time.sleep(0.5)  # nobody reads, and the loop does not even run
+    await until(lambda: (tmp_path / "log").stat().st_size > 2_000_000)
+    await tree.stop(grace_s=5.0)
