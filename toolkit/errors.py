@@ -32,7 +32,8 @@ class ToolkitError(Exception):
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
-        hint = f" {self.hint}" if self.hint else ""
+        stop = "" if self.what.endswith((".", "?", "!")) else "."
+        hint = f"{stop} {self.hint}" if self.hint else ""
         return f"{place}{self.what}{hint}"
 
 
