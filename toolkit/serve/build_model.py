@@ -21,9 +21,5 @@ def build_decoder(engine_dir: Path, config: DecoderConfig, info: Mapping[str, An
     }
     with torch.device("meta"):
         decoder = Decoder(config, info["limits"]["max_seq_len"], info["fmha"])
-    if config.tied_embeddings:
-        tensors["lm_head.weight"] = tensors["embed_tokens.weight"]
     decoder.load_state_dict(tensors, assign=True)
-    if config.tied_embeddings:
-        decoder.lm_head.weight = decoder.embed_tokens.weight
     return decoder.requires_grad_(requires_grad=False).eval()

@@ -52,6 +52,7 @@ class CompiledEngine:
         self.max_batch_size: int = limits["max_batch_size"]
         self.max_input_len: int = limits["max_input_len"]
         self.max_seq_len: int = limits["max_seq_len"]
+        self.prefix_reuse: bool = info["kv_cache"]["reuse"]
         self.vocab_size: int = info["vocab_size"]
         self.eos_token_ids: Sequence[int] = tuple(info["eos_token_ids"])
         self.bytes_read = sum(tensor.nbytes for tensor in weights.values())
@@ -88,6 +89,8 @@ class CompiledEngine:
         Raises: ValueError when there is no token, the slot holds fewer than ``start``, or a limit is passed.
         """
         end = start + len(token_ids)
+        if start and not self.prefix_reuse:
+            raise ValueError("this engine was built without fused attention: a prompt starts at position 0")
         if not token_ids or len(token_ids) > self.max_input_len or end > self.max_seq_len:
             raise ValueError(f"{len(token_ids)} tokens from position {start} do not fit this engine's limits")
         if start and not 0 < start <= self._lengths[slot]:

@@ -235,9 +235,7 @@ class Decoder(nn.Module):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, fmha) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.tied_embeddings:
-            self.lm_head.weight = self.embed_tokens.weight
+        self.lm_head = None if config.tied_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         # One position more: an idle row of a full slot still computes one.
         self.register_buffer("rope", rope_table(config.rope, config.head_dim, max_seq_len + 1))
 
@@ -249,8 +247,7 @@ class Decoder(nn.Module):
         """
         positions = start + torch.arange(tokens.shape[0], device=tokens.device)
         hidden = self._run(tokens, PrefillStep(self.rope, positions, key_positions), caches)
-        logits: Tensor = self.lm_head(self.norm(hidden[-1:]))
-        return logits[0].float()
+        return self._logits(hidden[-1:])[0]
 
     def decode(self, tokens: Tensor, positions: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
         """Logits [B, vocab] float32 after one token a row.
@@ -258,8 +255,11 @@ class Decoder(nn.Module):
         ``tokens`` and ``positions`` int64 [B]; caches as in ``prefill``, [B, K, S, D].
         """
         hidden = self._run(tokens, DecodeStep(self.rope, positions, key_positions), caches)
-        logits: Tensor = self.lm_head(self.norm(hidden))
-        return logits.float()
+        return self._logits(hidden)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(self.norm(hidden), weight).float()
 
     def _run(self, tokens: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:
         hidden: Tensor = self.embed_tokens(tokens)

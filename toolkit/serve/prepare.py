@@ -84,6 +84,7 @@ def engine_info(config: DecoderConfig, options: Any, dtype: str, cache_len: int)
             "head_dim": config.head_dim,
             "reuse": options.fmha == "enable",
         },
+        "unfused_workspace_bytes": unfused_workspace_bytes(config.num_heads, options.max_input_len),
         "decoder": asdict(config),
         "built_with": {"torch": versions["torch"], "triton": versions["triton"]},
         "cpu_features": list(cpu_features()),
