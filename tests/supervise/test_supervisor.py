@@ -82,6 +82,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
                 "cpus": "",
                 "restarts": 0,
                 "last_failure": None,
+                "progress": None,
             }
         ],
     }
@@ -422,9 +423,13 @@ async def test_changes_are_told(state_dir: Path) -> None:
     supervisor = supervise(state_dir, tiny("a"), on_change=lambda it: seen.append(state_of(it, "a")))
     await supervisor.run("ready", 30.0)
     assert list(dict.fromkeys(seen)) == ["INIT", "PRELOAD", "PRIME", "SERVING", "DRAINING", "STOPPED"]
-    progress = supervisor.progress()["a"]
-    assert progress is not None
-    assert progress.stage == "PRIME"
+
+
+async def test_what_a_start_does_or_waits_for_is_part_of_the_status(running: Start) -> None:
+    supervisor = await running(tiny("slow", "hang"), tiny("embed", after=("slow",)))
+    await until(lambda: service_of(supervisor, "slow")["progress"])
+    assert service_of(supervisor, "slow")["progress"]["what"] == "GET /health: nothing listens yet"
+    assert service_of(supervisor, "embed")["progress"] == {"done": 0, "total": None, "what": "waits for slow"}
 
 
 SUPERVISOR_ALONE = """

@@ -2,21 +2,136 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import http.client
 import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from toolkit.errors import ToolkitError
+from toolkit.home import Home
+from toolkit.supervise import log_reader
 from toolkit.supervise.socket_path import short_path
 from toolkit.supervise.state import StateFolder
 
 TIMEOUT_S = 10.0
 _POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Running:
+    """A deployment as the command line speaks to it. Every method raises ToolkitError when it does not run."""
+
+    deployment: str
+    state_dir: Path
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        return status(self.state_dir)
+
+    def follow(self) -> Iterator[dict[str, Any]]:
+        """The status document now and after every change, until the deployment ends."""
+        yield self.status()
+        with contextlib.suppress(ToolkitError):  # it ended
+            for _ in events(self.state_dir):
+                yield self.status()
+
+    def act(self, action: Literal["stop", "restart"], service: str) -> None:
+        """Asks for a stop or a new attempt of one service; returns at once."""
+        {"stop": stop, "restart": restart}[action](self.state_dir, service)
+
+    def down(self, timeout_s: float | None = 120.0) -> None:
+        """Returns when nothing of the deployment is left."""
+        down(self.state_dir, timeout_s)
+
+
+def known_deployments(states: Path | None = None) -> list[str]:
+    """Deployments that have a state folder, running or not."""
+    folder = states or Home.find().states
+    return sorted(path.parent.name for path in folder.glob("*/logs"))
+
+
+def running_deployments(states: Path | None = None) -> list[str]:
+    """Deployments whose supervisor lives."""
+    folder = states or Home.find().states
+    owners = {name: StateFolder(folder / name).owner() for name in known_deployments(folder)}
+    return [name for name, owner in owners.items() if owner is not None and owner.alive]
+
+
+def known_services(deployment: str | None = None, states: Path | None = None) -> list[str]:
+    """Services of the deployment (None: of the one that runs); none when it is not clear which."""
+    folder = states or Home.find().states
+    running = running_deployments(folder)
+    name = deployment or (running[0] if len(running) == 1 else None)
+    document = StateFolder(folder / name).status() if name else None
+    return [service["name"] for service in document["services"]] if document else []
+
+
+def find(deployment: str | None = None, states: Path | None = None) -> Running:
+    """The deployment of this name, or the only one that runs.
+
+    Raises: ToolkitError when none of the name is known, none runs, or several do.
+    """
+    folder = states or Home.find().states
+    known, running = known_deployments(folder), running_deployments(folder)
+    if deployment is not None:
+        if deployment not in known:
+            raise _unknown_deployment(deployment, known)
+        return Running(deployment, folder / deployment)
+    if len(running) == 1:
+        return Running(running[0], folder / running[0])
+    if running:
+        hint = "Say which with '--deployment NAME'."
+        raise ToolkitError(f"several deployments run: {', '.join(running)}", hint=hint, code="several_running")
+    died = [name for name in known if StateFolder(folder / name).owner() is not None]
+    if len(died) == 1:  # its own error says how it ended
+        return Running(died[0], folder / died[0])
+    raise ToolkitError("no deployment is running", hint="Start one with 'coexist up CONFIG'.", code="not_running")
+
+
+def logs(
+    deployment: str | None, service: str | None, *, follow: bool = False, states: Path | None = None
+) -> Iterator[log_reader.Entry]:
+    """Lines of all services or of one; of a deployment that has ended too.
+
+    Raises: ToolkitError when there is no such deployment or service.
+    """
+    found = StateFolder((states or Home.find().states) / _logged(deployment, states))
+    paths = {path.stem: path for path in sorted(found.logs.glob("*.log"))}
+    if service is not None:
+        if service not in paths:
+            raise _unknown_service(service, found, list(paths))
+        paths = {service: paths[service]}
+    if follow:
+        return log_reader.follow(paths, lambda: (owner := found.owner()) is not None and owner.alive)
+    return log_reader.read(paths)
+
+
+def _logged(deployment: str | None, states: Path | None) -> str:
+    """The deployment whose logs are meant: as named, the one that runs, or the one that ran last."""
+    folder = states or Home.find().states
+    known, running = known_deployments(folder), running_deployments(folder)
+    if deployment is None and not running and known:
+        return max(known, key=lambda name: (folder / name / "logs").stat().st_mtime)
+    return find(deployment, folder).deployment
+
+
+def _unknown_deployment(name: str, known: list[str]) -> ToolkitError:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"Did you mean '{near[0]}'?" if near else "Start it with 'coexist up CONFIG'."
+    return ToolkitError(f"deployment '{name}' is not running", hint=hint, code="not_running")
+
+
+def _unknown_service(name: str, folder: StateFolder, known: list[str]) -> ToolkitError:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"Did you mean '{near[0]}'?" if near else f"There are logs of: {', '.join(known) or 'none'}."
+    return ToolkitError(f"no log of a service '{name}'", str(folder.logs), hint, code="unknown_service")
 
 
 class _UnixConnection(http.client.HTTPConnection):

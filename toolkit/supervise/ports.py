@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import psutil
 
@@ -47,24 +47,32 @@ def _bind(port: int, held: contextlib.ExitStack) -> bool:
     return True
 
 
+def taken() -> dict[int, str]:
+    """Every TCP port that something listens on here, and who does, as far as that can be seen."""
+    return {port: _named((pid, _name(pid)) if pid else None) for port, pid in _listeners()}
+
+
 def owner(port: int) -> tuple[int, str] | None:
     """Process id and name of the port's listener; None when it cannot be seen (another user's, another namespace)."""
-    for pid in _listeners(port):
-        with contextlib.suppress(psutil.Error):
-            return pid, psutil.Process(pid).name()
-    return None
+    pid = dict(_listeners()).get(port)
+    return (pid, _name(pid)) if pid else None
 
 
-def _listeners(port: int) -> Iterable[int]:
+def _name(pid: int) -> str:
     try:
-        connections = psutil.net_connections("tcp")
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "?"
+
+
+def _listeners() -> list[tuple[int, int | None]]:
+    """Port and pid (None: it cannot be seen) of every TCP listener."""
+    try:
+        found = psutil.net_connections("tcp")
     except psutil.Error:
         return []
-    return [
-        each.pid
-        for each in connections
-        if each.pid and each.laddr and each.laddr.port == port and each.status == "LISTEN"
-    ]
+    listening = (each for each in found if each.status == psutil.CONN_LISTEN)
+    return [(each.laddr[1], each.pid) for each in listening if each.laddr]
 
 
 def _named(found: tuple[int, str] | None) -> str:

@@ -94,8 +94,7 @@ class Supervisor:
                 await self.wait_ready(timeout_s)
             found = self.snapshot()
             if until == "stopped":
-                await self._until(lambda: self._stopping or gates.all_at_rest(self._instances))
-                self._raise_if_all_failed()
+                await self.wait_stopped()
         finally:
             await self.close()
         return found if until == "ready" else self.snapshot()
@@ -161,6 +160,20 @@ class Supervisor:
         failed = self._failed()
         if failed and not self._stopping:
             raise self._failure(failed)
+
+    async def wait_stopped(self) -> None:
+        """Returns when a stop was asked for, or every service has ended.
+
+        Raises: ToolkitError when they ended because a required one failed for good.
+        """
+        await self._until(lambda: self._stopping or gates.all_at_rest(self._instances))
+        self._raise_if_all_failed()
+
+    def begun(self) -> frozenset[str]:
+        """Services whose attempt has left INIT at least once: they use what was granted."""
+        return frozenset(
+            name for name, each in self._instances.items() if each.attempt > 1 or each.state is not State.INIT
+        )
 
     def _ready_or_never(self) -> bool:
         required = [self._instances[gate.name] for gate in self._gates if gate.required]
@@ -242,7 +255,12 @@ class Supervisor:
     def snapshot(self) -> dict[str, Any]:
         """The document of ``coexist status --json``."""
         runs = list(self._runs.values())
-        return document.status(self.deployment, runs, self._instances, self._clock.now(), self._calendar)
+        found, now_s = self._instances, self._clock.now()
+        return document.status(self.deployment, runs, found, self.activity(), now_s=now_s, calendar=self._calendar)
+
+    def beyond_init(self) -> set[str]:
+        """Services whose present attempt has everything that it reserved: PRELOAD, PRIME or SERVING."""
+        return {name for name, instance in self._instances.items() if instance.state in lifecycle.STAGES[1:]}
 
     def readiness(self) -> dict[str, Any]:
         """The answer of ``/readyz``: ``ready``, and each service's ``ready`` and ``state``."""
@@ -253,17 +271,16 @@ class Supervisor:
         """Prometheus text."""
         return self._metrics.text(self._instances, gates.all_ready(self._gates, self._instances), self._clock.now())
 
-    def progress(self) -> dict[str, warm.Progress | None]:
-        """How far each service's stage is, as its program tells it."""
-        return {name: attempt.activity for name, attempt in self._attempts.items()}
-
-    def activity(self) -> dict[str, str]:
-        """What each service does or waits for, in words; nothing for one that has nothing to say."""
-        found = {name: progress.what for name, progress in self.progress().items() if progress}
-        for name in self._runs:
+    def activity(self) -> dict[str, warm.Progress]:
+        """How far each starting service is, and what it does or waits for; none for the others."""
+        found = {}
+        for name, instance in self._instances.items():
             others = gates.waiting_for(name, self._gates, self._instances)
+            told = self._attempts[name].activity if name in self._attempts else None
             if others:
-                found[name] = f"waits for {', '.join(others)}"
+                found[name] = warm.Progress("PRELOAD", 0, None, f"waits for {', '.join(others)}")
+            elif told and told.stage == instance.state.value:
+                found[name] = told
         return found
 
     def _attempt(self, name: str, number: int) -> Attempt:

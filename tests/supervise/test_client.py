@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.supervise.conftest import state_of, supervise, tiny, until
+from toolkit.errors import ToolkitError
+from toolkit.supervise import client, log_reader, process
+from toolkit.supervise.log_reader import Entry
+
+
+def deployment(states: Path, name: str, *, alive: bool | None, services: tuple[str, ...] = ()) -> Path:
+    """A state folder; ``alive`` None: it ended tidily."""
+    folder = states / name
+    (folder / "logs").mkdir(parents=True)
+    me = process.own_identity()
+    owner = {"deployment": name, "pid": me.pid, "start_ticks": me.start_ticks if alive else 1, "cookie": "x"}
+    if alive is not None:
+        (folder / "supervisor.json").write_text(json.dumps(owner))
+    (folder / "status.json").write_text(json.dumps({"services": [{"name": each} for each in services]}))
+    return folder
+
+
+def test_the_only_running_deployment_is_found_without_its_name(tmp_path: Path) -> None:
+    deployment(tmp_path, "old", alive=None)
+    deployment(tmp_path, "rag", alive=True, services=("llm", "embed"))
+    assert client.find(None, tmp_path).deployment == "rag"
+    assert client.known_deployments(tmp_path) == ["old", "rag"]
+    assert client.known_services(None, tmp_path) == ["llm", "embed"]
+
+
+def test_several_running_deployments_are_named(tmp_path: Path) -> None:
+    deployment(tmp_path, "a", alive=True)
+    deployment(tmp_path, "b", alive=True)
+    with pytest.raises(ToolkitError, match=r"several deployments run: a, b.*--deployment NAME"):
+        client.find(None, tmp_path)
+    assert client.find("b", tmp_path).deployment == "b"
+    assert client.known_services(None, tmp_path) == []
+
+
+def test_an_unknown_deployment_is_named_with_the_nearest(tmp_path: Path) -> None:
+    deployment(tmp_path, "rag-node", alive=True)
+    with pytest.raises(ToolkitError, match=r"'rag-nod' is not running.*Did you mean 'rag-node'"):
+        client.find("rag-nod", tmp_path)
+
+
+def test_nothing_running_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match="no deployment is running"):
+        client.find(None, tmp_path / "none")
+
+
+def test_a_deployment_that_died_says_so(tmp_path: Path) -> None:
+    deployment(tmp_path, "rag", alive=False)
+    with pytest.raises(ToolkitError, match=r"its supervisor .* died without tidying up"):
+        client.find(None, tmp_path).status()
+
+
+def test_logs_of_the_deployment_that_ran_last_can_be_read(tmp_path: Path) -> None:
+    folder = deployment(tmp_path, "rag", alive=None)
+    (folder / "logs" / "llm.log").write_text("one\ntwo")
+    (folder / "logs" / "embed.log").write_text("three\n")
+    assert list(client.logs(None, None, states=tmp_path)) == [
+        Entry("embed", "three"),
+        Entry("llm", "one"),
+        Entry("llm", "two"),
+    ]
+    assert list(client.logs("rag", "embed", states=tmp_path)) == [Entry("embed", "three")]
+    with pytest.raises(ToolkitError, match=r"'embd'.*Did you mean 'embed'"):
+        client.logs(None, "embd", states=tmp_path)
+
+
+def test_followed_logs_come_as_they_are_written_until_nothing_runs(tmp_path: Path) -> None:
+    path = tmp_path / "llm.log"
+    path.write_text("one\nbeg")
+    acts: list[Callable[[], Any]] = [
+        lambda: path.write_text("one\nbegun\n"),
+        lambda: path.write_text("new\n"),  # shorter than before: it was rotated
+        lambda: path.write_text("new\nlast words"),
+    ]
+
+    def sleep(_: float) -> None:
+        acts.pop(0)()
+
+    entries = log_reader.follow({"llm": path}, lambda: bool(acts), sleep)
+    assert [entry.text for entry in entries] == ["one", "begun", "new", "last words"]
+
+
+async def test_following_tells_every_state_until_the_end(tmp_path: Path) -> None:
+    supervisor = supervise(tmp_path / "tiny", tiny("a"))
+    await supervisor.start()
+    await supervisor.wait_ready(30.0)
+    running = client.find(None, tmp_path)
+
+    def states() -> list[str]:
+        return [document["services"][0]["state"] for document in running.follow()]
+
+    reader = asyncio.create_task(asyncio.to_thread(states))
+    await until(lambda: supervisor._journal._listeners)
+    await asyncio.to_thread(running.act, "restart", "a")
+    await until(lambda: state_of(supervisor, "a") == "SERVING" and supervisor._instances["a"].attempt == 2)
+    await supervisor.close()
+    seen = list(dict.fromkeys(await reader))
+    assert seen[0] == "SERVING"
+    assert "PRELOAD" in seen
