@@ -8,7 +8,7 @@ from aiohttp import web
 from tests.warm.conftest import DONE, HEADERS, TOKEN, FakeClock, Server, delta
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe
 from toolkit.warm import Progress, Target, WarmupError, prime
-from toolkit.warm.prime import MAX_PROBES
+from toolkit.warm.prime import MIN_PROBES, STEADY_WITHIN_S
 
 Make = Callable[..., Target]
 
@@ -40,10 +40,18 @@ async def test_slow_first_requests_are_waited_out(server: Server, target: Make, 
 
 
 async def test_times_that_never_settle_end_the_attempt(server: Server, target: Make, http, clock, told):
-    server.times_ms = [40 if index % 2 else 400 for index in range(MAX_PROBES)]
+    server.times_ms = [40, 400] * 200
+    started_s = clock.now_s
     error = await fails(target(), http, clock, told)
     assert error.code == "never_steady"
-    assert len(error.details["first_token_ms"]) == MAX_PROBES
+    assert set(map(round, error.details["first_token_ms"])) == {40, 400}
+    assert STEADY_WITHIN_S <= clock.now_s - started_s < STEADY_WITHIN_S + 1
+
+
+async def test_a_slow_server_gets_enough_probes_to_become_steady(server: Server, target: Make, http, clock, told):
+    server.times_ms = [4000, 8000] * 100
+    assert (await fails(target(), http, clock, told)).code == "never_steady"
+    assert server.streams == MIN_PROBES
 
 
 async def test_a_wrong_canary_ends_the_attempt_before_any_probe(server: Server, target: Make, http, clock, told):

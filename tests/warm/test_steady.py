@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.warm.steady import RATIO, SLACK_MS, WINDOW, Sample, falling, percentile, steady
+from toolkit.warm.steady import BEST_OF, RATIO, SLACK_MS, WINDOW, Sample, falling, percentile, steady
 
 TIMES = st.floats(min_value=1.0, max_value=10_000.0)
 
@@ -35,8 +35,8 @@ def test_a_length_seen_once_has_nothing_to_compare_with():
 
 
 def test_times_that_still_fall_are_not_steady():
-    assert not steady(at_one_length(49, 47, 45, 43, 40))
-    assert not steady(at_one_length(49, 46, 47, 43, 40))
+    assert not steady(at_one_length(490, 470, 450, 430, 400))
+    assert not steady(at_one_length(490, 460, 470, 430, 400))
 
 
 def test_alternating_times_are_never_steady():
@@ -45,12 +45,12 @@ def test_alternating_times_are_never_steady():
 
 
 def test_one_lucky_reading_does_not_bar_ready_for_ever():
-    assert steady(at_one_length(20, *([40] * 32)))
+    assert steady(at_one_length(20, *([40] * BEST_OF)))
     assert not steady(at_one_length(20, *([40] * 20)))
 
 
 def test_differences_below_the_slack_do_not_count():
-    assert steady(at_one_length(3.0, 4.9, 3.1, 4.0, 3.5))
+    assert steady(at_one_length(8.0, 12.9, 9.1, 11.0, 8.5))
 
 
 @given(TIMES, st.lists(TIMES, max_size=20))
@@ -64,7 +64,7 @@ def test_a_steady_window_is_near_the_best_of_each_length(pairs: list[tuple[int, 
     samples = [Sample(length, ms) for length, ms in pairs]
     if steady(samples):
         for length in {sample.length for sample in samples[-WINDOW:]}:
-            best = min(s.ms for s in samples[-32:] if s.length == length)
+            best = min(s.ms for s in samples[-BEST_OF:] if s.length == length)
             worst = max(s.ms for s in samples[-WINDOW:] if s.length == length)
             assert worst <= max(RATIO * best, best + SLACK_MS)
 
@@ -72,7 +72,7 @@ def test_a_steady_window_is_near_the_best_of_each_length(pairs: list[tuple[int, 
 @given(st.lists(st.tuples(st.sampled_from([6, 14, 30]), TIMES), min_size=WINDOW - 1, max_size=40))
 def test_a_last_time_twice_its_best_is_never_steady(pairs: list[tuple[int, float]]):
     samples = [Sample(length, ms) for length, ms in pairs]
-    length, best = samples[-1].length, min(s.ms for s in samples[-31:] if s.length == samples[-1].length)
+    length, best = samples[-1].length, min(s.ms for s in samples[1 - BEST_OF :] if s.length == samples[-1].length)
     assert not steady([*samples, Sample(length, 2 * best + SLACK_MS)])
 
 

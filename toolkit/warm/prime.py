@@ -21,8 +21,11 @@ from toolkit.warm.steady import WINDOW, Sample, percentile, steady
 RETRY_S = 0.5
 # A program whose ready path answers too early gets this long to answer its first request.
 PATIENCE_S = 120.0
-MAX_PROBES = 64
+# How long a server may take to become steady: both must be used up. A busy host disturbs single probes for seconds.
+MIN_PROBES = 24
+STEADY_WITHIN_S = 60.0
 MAX_ROUNDS = 4
+TOLD_PROBES = 64
 
 T = TypeVar("T")
 
@@ -107,16 +110,18 @@ class _Prime:
 
     async def _until_steady(self, generation: Generation) -> tuple[Sample, ...]:
         lengths = prompts.probe_lengths(generation.max_input_tokens)
+        deadline_s = self.clock.now() + STEADY_WITHIN_S
         samples: list[Sample] = []
-        for index in range(MAX_PROBES):
+        while not steady(samples):
+            index = len(samples)
+            if index >= MIN_PROBES and self.clock.now() >= deadline_s:
+                raise _never_steady(samples)
             length = prompts.length_of_probe(index, lengths)
             seed = index * MAX_EMPTY_ANSWERS
             ms = await or_fail(self.client.answer_ms(self.clock, length, seed, generation.headers))
             samples.append(Sample(length, ms))
             self._tell(len(self.warmups) + 1 + min(index, WINDOW - 1), f"probe {index + 1}: {ms:.0f} ms")
-            if steady(samples):
-                return tuple(samples)
-        raise _never_steady(samples)
+        return tuple(samples)
 
     async def _patiently(self, done: int, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer; while the server says "not yet" it is asked again, for ``PATIENCE_S`` at most."""
@@ -171,7 +176,7 @@ def _never_steady(samples: list[Sample]) -> WarmupError:
         f"first-token times are not steady after {len(samples)} requests; the last took {last} ms",
         hint="Something else uses its cores or its GPU, or its warm-up misses shapes.",
         code="never_steady",
-        first_token_ms=[round(sample.ms, 3) for sample in samples],
+        first_token_ms=[round(sample.ms, 3) for sample in samples[-TOLD_PROBES:]],
     )
 
 

@@ -34,7 +34,7 @@ def unseen_length(max_input_tokens: int | None) -> int:
 
 def length_of_probe(index: int, lengths: tuple[int, ...]) -> int:
     """The length of probe ``index``, in an order that slow requests can't fall in step with."""
-    order = FIRST_LENGTHS[index] if index < len(FIRST_LENGTHS) else _number("length", index)
+    order = FIRST_LENGTHS[index] if index < len(FIRST_LENGTHS) else _number("order", index)
     return lengths[order % len(lengths)]
 
 

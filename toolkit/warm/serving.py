@@ -12,8 +12,8 @@ from toolkit.warm.model import Clock, FirstRequest, Proof, Target
 from toolkit.warm.steady import percentile
 
 STEADY_REQUESTS = 10
-# Far from the seeds of the proof: no prompt comes twice.
-FIRST_SEED = 1_000_000
+# Far above the seeds of any proof: no prompt comes twice.
+FIRST_SEED = 1 << 32
 
 
 async def register(target: Target, http: aiohttp.ClientSession) -> None:
