@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from toolkit.supervise import logs
 from toolkit.supervise.logs import LogView
 
@@ -27,13 +29,22 @@ def test_rotation_keeps_the_old_text_and_the_child_writes_on(tmp_path: Path) -> 
     descriptor = logs.open_append(path)
     os.write(descriptor, b"x" * 100)
     view = LogView(path, 50)
-    assert not logs.rotate(path, max_bytes=100)
-    assert logs.rotate(path, max_bytes=99)
+    logs.rotate(path)
     os.write(descriptor, b"after\n")
     os.close(descriptor)
     assert path.read_bytes() == b"after\n"
     assert (tmp_path / "llm.log.1").read_bytes() == b"x" * 100
     assert view.tail() == "after\n"
+
+
+def test_only_a_long_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_BYTES", 3)
+    path = tmp_path / "llm.log"
+    assert not logs.is_long(path)
+    path.write_text("123")
+    assert not logs.is_long(path)
+    path.write_text("1234")
+    assert logs.is_long(path)
 
 
 def test_a_log_is_its_owners_alone(tmp_path: Path) -> None:

@@ -82,7 +82,6 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
                 "cpus": "",
                 "restarts": 0,
                 "last_failure": None,
-                "progress": None,
             }
         ],
     }
@@ -425,11 +424,19 @@ async def test_changes_are_told(state_dir: Path) -> None:
     assert list(dict.fromkeys(seen)) == ["INIT", "PRELOAD", "PRIME", "SERVING", "DRAINING", "STOPPED"]
 
 
-async def test_what_a_start_does_or_waits_for_is_part_of_the_status(running: Start) -> None:
+async def test_what_a_start_does_or_waits_for_is_told(running: Start) -> None:
     supervisor = await running(tiny("slow", "hang"), tiny("embed", after=("slow",)))
-    await until(lambda: service_of(supervisor, "slow")["progress"])
-    assert service_of(supervisor, "slow")["progress"]["what"] == "GET /health: nothing listens yet"
-    assert service_of(supervisor, "embed")["progress"] == {"done": 0, "total": None, "what": "waits for slow"}
+    await until(lambda: supervisor.activity().get("slow"))
+    assert supervisor.activity() == {"slow": "GET /health: nothing listens yet", "embed": "waits for slow"}
+    assert supervisor.begun() == {"slow"}
+    assert supervisor.progress()["slow"].stage == "PRELOAD"
+
+
+async def test_a_watcher_that_breaks_does_not_break_the_services(state_dir: Path) -> None:
+    def broken(_: Supervisor) -> None:
+        raise ZeroDivisionError
+
+    assert (await supervise(state_dir, tiny("a"), on_change=broken).run("ready", 30.0))["ready"]
 
 
 SUPERVISOR_ALONE = """
@@ -506,3 +513,13 @@ async def test_while_it_serves_the_port_answers(running: Start) -> None:
     await supervisor.close()
     assert answer(run.port, HELLO.path) == 0
     assert free_port()
+
+
+async def test_a_flooding_log_is_rotated_while_its_service_runs(
+    running: Start, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.supervise.logs.MAX_BYTES", 100_000)
+    supervisor = await running(tiny("flood", "flood"))
+    await supervisor.wait_ready(30.0)
+    await until((state_dir / "logs" / "flood.log.1").exists)
+    assert state_of(supervisor, "flood") == "SERVING"

@@ -145,7 +145,8 @@ class Attempt:
     async def _spawn(self, _: lifecycle.Spawn) -> None:
         launch = self.run.launch(self.number)
         path = self.world.folder.log(self.run.name)
-        logs.rotate(path)
+        if logs.is_long(path):
+            logs.rotate(path)
         log = LogView(path, logs.size_bytes(path))
         argv = self.world.wrap(launch.argv, self.run.cpus, self.run.memory_policy)
         cookie = f"{self.world.cookie}.{self.run.name}.{self.number}"

@@ -11,27 +11,23 @@ from toolkit.supervise.gates import Gate, Instances
 from toolkit.supervise.lifecycle import INIT, PRELOAD, SERVING, FailureRecord, Instance, StageTime
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import format_cpu_list, format_duration
-from toolkit.warm.model import PARTS, CanaryResult, Progress
+from toolkit.warm.model import PARTS, CanaryResult
 
 
 def status(
     deployment: str,
     runs: Sequence[ServiceRun],
     instances: Instances,
-    activity: Mapping[str, Progress],
     *,
     now_s: float,
     calendar: Calendar,
 ) -> dict[str, Any]:
-    """The whole document; ``activity``: how far the stages of starting services are."""
+    """The whole document."""
     return {
         "schema": 1,
         "deployment": deployment,
         "ready": gates.all_ready([run.gate() for run in runs], instances),
-        "services": [
-            {**_service(run, instances[run.name], now_s, calendar), "progress": _progress(activity.get(run.name))}
-            for run in runs
-        ],
+        "services": [_service(run, instances[run.name], now_s, calendar) for run in runs],
     }
 
 
@@ -50,10 +46,6 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "restarts": instance.restarts,
         "last_failure": _last_failure(instance.last_failure, calendar),
     }
-
-
-def _progress(found: Progress | None) -> dict[str, Any] | None:
-    return {"done": found.done, "total": found.total, "what": found.what} if found else None
 
 
 def _stage(stage: StageTime, instance: Instance, now_s: float) -> dict[str, Any]:
@@ -112,16 +104,14 @@ def readiness(name: str, all_gates: Sequence[Gate], instances: Instances) -> dic
 
 
 def not_ready(
-    all_gates: Sequence[Gate], instances: Instances, activity: Mapping[str, Progress], now_s: float
+    all_gates: Sequence[Gate], instances: Instances, activity: Mapping[str, str], now_s: float
 ) -> tuple[str, ...]:
     """One sentence for each required service that is not ready: where it stands, and why."""
     waiting = [gate for gate in all_gates if gate.required and not gates.is_ready(gate.name, all_gates, instances)]
     return tuple(_stands(gate, all_gates, instances, activity.get(gate.name), now_s) for gate in waiting)
 
 
-def _stands(
-    gate: Gate, all_gates: Sequence[Gate], instances: Instances, activity: Progress | None, now_s: float
-) -> str:
+def _stands(gate: Gate, all_gates: Sequence[Gate], instances: Instances, activity: str | None, now_s: float) -> str:
     instance = instances[gate.name]
     others = gates.waiting_for(gate.name, all_gates, instances)
     if others:
@@ -134,10 +124,10 @@ def _stands(
     return f"{since}: {reason}" if reason else since
 
 
-def _reason(instance: Instance, activity: Progress | None) -> str | None:
+def _reason(instance: Instance, activity: str | None) -> str | None:
     record = instance.last_failure
     if instance.begun or instance.state is INIT or record is None:
-        return activity.what if activity else None
+        return activity
     return record.failure.summary
 
 

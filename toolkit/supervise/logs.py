@@ -24,16 +24,18 @@ def size_bytes(path: Path) -> int:
         return 0
 
 
-def rotate(path: Path, max_bytes: int = MAX_BYTES) -> bool:
-    """True when the log was over ``max_bytes``: its text went to ``NAME.log.1`` and it begins anew.
+def is_long(path: Path) -> bool:
+    """True when the log is to be rotated."""
+    return size_bytes(path) > MAX_BYTES
+
+
+def rotate(path: Path) -> None:
+    """The log's text is in ``NAME.log.1``, and it begins anew.
 
     The file is copied and cut, since the child keeps it open; lines written between the two are lost.
     """
-    if size_bytes(path) <= max_bytes:
-        return False
     shutil.copyfile(path, path.with_name(path.name + ".1"))
     os.truncate(path, 0)
-    return True
 
 
 @dataclass(frozen=True)

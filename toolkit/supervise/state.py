@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ class StateFolder:
         """The log file of a service."""
         return self.logs / f"{service}.log"
 
-    def rotate_log(self, service: str) -> bool:
-        """True when the service's log had grown too long and began anew."""
-        return logs.rotate(self.log(service))
+    def long_logs(self, services: Iterable[str]) -> list[Path]:
+        """Logs that are to be rotated."""
+        return [path for path in map(self.log, services) if logs.is_long(path)]
 
     def open(self, deployment: str) -> Owner | None:
         """Takes the folder; the owner that died without tidying up, or None.

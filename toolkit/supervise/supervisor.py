@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import logging
 import random
 import secrets
 from collections import deque
@@ -16,7 +17,7 @@ import aiohttp
 
 from toolkit import warm
 from toolkit.errors import NotReadyInTimeError, ToolkitError
-from toolkit.supervise import document, failures, gates, guardian, lifecycle, ports, process
+from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
 from toolkit.supervise.attempt import Attempt, Diagnose, Reserve, World, Wrap
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
@@ -28,6 +29,7 @@ from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
 
+_LOG = logging.getLogger(__name__)
 WATCH_S = 5.0
 _HOUSEKEEPING_S = 1.0
 
@@ -145,8 +147,8 @@ class Supervisor:
     async def _keep_in_shape(self, guard: Guard) -> None:
         if guard.keep():
             self._journal.tell("log", text="the guardian was gone; a new one was started")
-        for name in self._runs:
-            await asyncio.to_thread(self._folder.rotate_log, name)
+        for path in self._folder.long_logs(self._runs):
+            await asyncio.to_thread(logs.rotate, path)
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Returns when all required services are SERVING and measured, or a stop was asked for.
@@ -157,23 +159,7 @@ class Supervisor:
             await asyncio.wait_for(self._until(self._ready_or_never), timeout_s)
         except asyncio.TimeoutError:
             raise self._not_ready(timeout_s or 0.0) from None
-        failed = self._failed()
-        if failed and not self._stopping:
-            raise self._failure(failed)
-
-    async def wait_stopped(self) -> None:
-        """Returns when a stop was asked for, or every service has ended.
-
-        Raises: ToolkitError when they ended because a required one failed for good.
-        """
-        await self._until(lambda: self._stopping or gates.all_at_rest(self._instances))
-        self._raise_if_all_failed()
-
-    def begun(self) -> frozenset[str]:
-        """Services whose attempt has left INIT at least once: they use what was granted."""
-        return frozenset(
-            name for name, each in self._instances.items() if each.attempt > 1 or each.state is not State.INIT
-        )
+        self._raise_if_failed()
 
     def _ready_or_never(self) -> bool:
         required = [self._instances[gate.name] for gate in self._gates if gate.required]
@@ -184,7 +170,15 @@ class Supervisor:
         required = [self._instances[gate.name] for gate in self._gates if gate.required]
         return [instance for instance in required if instance.state is State.FAILED]
 
-    def _raise_if_all_failed(self) -> None:
+    async def wait_stopped(self) -> None:
+        """Returns when a stop was asked for, or nothing runs any more.
+
+        Raises: ToolkitError when nothing runs because a required service failed for good.
+        """
+        await self._until(lambda: self._stopping or gates.all_at_rest(self._instances))
+        self._raise_if_failed()
+
+    def _raise_if_failed(self) -> None:
         failed = self._failed()
         if failed and not self._stopping:
             raise self._failure(failed)
@@ -255,11 +249,11 @@ class Supervisor:
     def snapshot(self) -> dict[str, Any]:
         """The document of ``coexist status --json``."""
         runs = list(self._runs.values())
-        found, now_s = self._instances, self._clock.now()
-        return document.status(self.deployment, runs, found, self.activity(), now_s=now_s, calendar=self._calendar)
+        now_s = self._clock.now()
+        return document.status(self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar)
 
-    def beyond_init(self) -> set[str]:
-        """Services whose present attempt has everything that it reserved: PRELOAD, PRIME or SERVING."""
+    def begun(self) -> set[str]:
+        """Services that have left INIT: what they reserved is in use."""
         return {name for name, instance in self._instances.items() if instance.state in lifecycle.STAGES[1:]}
 
     def readiness(self) -> dict[str, Any]:
@@ -271,16 +265,20 @@ class Supervisor:
         """Prometheus text."""
         return self._metrics.text(self._instances, gates.all_ready(self._gates, self._instances), self._clock.now())
 
-    def activity(self) -> dict[str, warm.Progress]:
-        """How far each starting service is, and what it does or waits for; none for the others."""
+    def progress(self) -> dict[str, warm.Progress | None]:
+        """How far each service's stage is, as its program tells it."""
+        return {name: attempt.activity for name, attempt in self._attempts.items()}
+
+    def activity(self) -> dict[str, str]:
+        """What each service that starts does or waits for, in words; none of the others."""
         found = {}
         for name, instance in self._instances.items():
             others = gates.waiting_for(name, self._gates, self._instances)
             told = self._attempts[name].activity if name in self._attempts else None
             if others:
-                found[name] = warm.Progress("PRELOAD", 0, None, f"waits for {', '.join(others)}")
+                found[name] = f"waits for {', '.join(others)}"
             elif told and told.stage == instance.state.value:
-                found[name] = told
+                found[name] = told.what
         return found
 
     def _attempt(self, name: str, number: int) -> Attempt:
@@ -338,7 +336,10 @@ class Supervisor:
         self._writer.note()
         change, self._change = self._change, asyncio.Event()
         change.set()
-        self._on_change(self)
+        try:
+            self._on_change(self)
+        except Exception:  # whoever watches must not bring down what is watched
+            _LOG.exception("on_change")
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
