@@ -6,7 +6,7 @@ from typing import Any
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.runtimes.base import Assignment, Context
 
-ENGINE = {
+ENGINE: dict[str, Any] = {
     "device": "cpu",
     "limits": {"max_input_len": 512, "max_seq_len": 1024},
     "canary": {"prompt": "The capital of France is", "tokens": [7042, 30, 198], "text": " Paris.\n"},

@@ -70,7 +70,8 @@ def test_before_the_engine_is_built_the_launch_is_known_but_no_answer_is():
 def test_the_engines_own_canary_is_the_default():
     expected = CanaryCheck("The capital of France is", 3, expected_tokens=(7042, 30, 198), expected_text=" Paris.\n")
     assert canary_check(engine_context(llm())) == expected
-    assert canary_check(engine_context(llm(canary={"prompt": "The capital of France is"}))) == expected
+    same_prompt = canary_check(engine_context(llm(canary={"max_tokens": 3})))
+    assert same_prompt == expected
 
 
 def test_the_services_expected_text_is_asked_beside_the_engines_tokens():
@@ -79,9 +80,20 @@ def test_the_services_expected_text_is_asked_beside_the_engines_tokens():
     assert (check.expected_tokens, check.expected_text, check.max_tokens) == ((7042, 30), " Paris", 2)
 
 
-def test_more_tokens_than_recorded_are_judged_by_text_alone():
+def test_more_tokens_than_recorded_begin_with_the_recorded_ones():
     check = canary_check(engine_context(llm(canary={"max_tokens": 8, "expected": " Paris"})))
-    assert (check.expected_tokens, check.expected_text, check.max_tokens) == (None, " Paris", 8)
+    assert (check.expected_tokens, check.expected_text, check.max_tokens) == ((7042, 30, 198), " Paris", 8)
+
+
+def test_fewer_tokens_than_recorded_have_no_recorded_text():
+    check = canary_check(engine_context(llm(canary={"max_tokens": 2})))
+    assert (check.expected_tokens, check.expected_text) == ((7042, 30), None)
+
+
+def test_a_text_cut_inside_a_character_is_expected_up_to_that_character():
+    recorded = {**ENGINE["canary"], "text": " Paris \ufffd"}
+    check = canary_check(engine_context(llm(), engine_manifest={**ENGINE, "canary": recorded}))
+    assert check.expected_text == " Paris "
 
 
 def test_another_prompt_needs_an_expected_text():

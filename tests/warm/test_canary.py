@@ -22,6 +22,12 @@ def test_tokens_alone_are_enough():
     assert not judge_text(check, "whatever", None).ok
 
 
+def test_an_answer_may_have_more_tokens_than_were_recorded_but_not_fewer():
+    check = CanaryCheck(expected_tokens=(7042, 30))
+    assert judge_text(check, "", (7042, 30, 198)).ok
+    assert not judge_text(check, "", (7042,)).ok
+
+
 def test_text_decides_when_the_answer_has_no_tokens():
     assert judge_text(FRANCE, " Paris.", None).ok
     assert not judge_text(FRANCE, " Lyon.", None).ok

@@ -56,37 +56,35 @@ class TorchRuntime:
 
 
 def canary_check(context: Context) -> CanaryCheck:
-    """The engine's recorded tokens where the prompt is the engine's own, and the text the service expects.
+    """The engine's recorded answer where the prompt is the engine's own, and the text the service expects.
 
     Raises: ToolkitError when the service changes the prompt without saying what is expected.
     """
     asked, recorded = context.service.canary, _recorded(context.engine_manifest)
     tokens = tuple(recorded.get("tokens", ()))
-    same_prompt = isinstance(asked, Canary) and asked.prompt == recorded.get("prompt")
-    if not isinstance(asked, Canary) or (same_prompt and asked.expected is None and asked.max_tokens > len(tokens)):
-        return _of_engine(recorded, tokens)
-    if asked.expected is None and recorded and not same_prompt:
-        raise ToolkitError(
-            "the engine has no recorded answer for this canary",
-            f"services.{context.name}.canary",
-            f"Write 'expected', or ask what was recorded: {recorded.get('prompt')!r}.",
-            code="no_canary",
-        )
-    compare_tokens = same_prompt and asked.max_tokens <= len(tokens)
+    # A text cut inside a character ends in the mark for that.
+    text = str(recorded.get("text", "")).rstrip("\ufffd") or None
+    if not isinstance(asked, Canary):
+        return CanaryCheck(recorded.get("prompt", ""), max(len(tokens), 1), tokens or None, text)
+    if not recorded or asked.prompt != recorded.get("prompt"):
+        if recorded and asked.expected is None:
+            raise _no_answer(context.name, recorded.get("prompt"))
+        return CanaryCheck(asked.prompt, asked.max_tokens, expected_text=asked.expected)
+    whole = asked.max_tokens >= len(tokens)
     return CanaryCheck(
         prompt=asked.prompt,
         max_tokens=asked.max_tokens,
-        expected_tokens=tokens[: asked.max_tokens] if compare_tokens else None,
-        expected_text=asked.expected,
+        expected_tokens=tokens[: asked.max_tokens] or None,
+        expected_text=asked.expected or (text if whole else None),
     )
 
 
-def _of_engine(recorded: Mapping[str, Any], tokens: tuple[int, ...]) -> CanaryCheck:
-    return CanaryCheck(
-        prompt=recorded.get("prompt", ""),
-        max_tokens=max(len(tokens), 1),
-        expected_tokens=tokens or None,
-        expected_text=recorded.get("text"),
+def _no_answer(name: str, prompt: object) -> ToolkitError:
+    return ToolkitError(
+        "the engine has no recorded answer for this canary",
+        f"services.{name}.canary",
+        f"Write 'expected', or ask what was recorded: {prompt!r}.",
+        code="no_canary",
     )
 
 

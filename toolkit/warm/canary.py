@@ -10,11 +10,11 @@ from toolkit.warm.model import CanaryResult
 
 
 def judge_text(check: CanaryCheck, text: str, token_ids: tuple[int, ...] | None) -> CanaryResult:
-    """Right when the answer begins with the expected text, and its tokens are the expected ones where it tells them."""
+    """Right when the answer begins with the expected text, and with the expected tokens where it tells its own."""
     if check.expected_text is not None and not _begins(text, check.expected_text):
         return CanaryResult(False, check.expected_text, text)
     if check.expected_tokens is not None and token_ids is not None:
-        ok = token_ids == check.expected_tokens
+        ok = token_ids[: len(check.expected_tokens)] == check.expected_tokens
         if not ok or check.expected_text is None:
             return CanaryResult(ok, f"tokens {list(check.expected_tokens)}", f"tokens {list(token_ids)}")
     if check.expected_text is None:
