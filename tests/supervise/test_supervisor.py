@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -371,6 +372,38 @@ async def test_a_reservation_is_held_from_init_until_the_tree_is_gone(state_dir:
 
     await supervise(state_dir, tiny("held", "setsid-grandchild"), reserve=reserve).run("ready", 30.0)
     assert told == ["reserved 0", "given back 0"]
+
+
+async def test_the_start_lock_of_a_gpu_is_held_until_it_serves(state_dir: Path) -> None:
+    told: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def gpu_starts(uuids: Any, *, waiting: Any) -> Any:
+        waiting(7, 0.2)
+        waiting(7, 0.4)
+        told.append((sorted(uuids), len(carriers("locked"))))
+        yield
+        told.append(len(carriers("locked")))
+
+    gpus = ({"uuid": "GPU-a", "index": 0, "budget_mib": 1},)
+    await supervise(state_dir, tiny("locked", gpus=gpus), gpu_starts=gpu_starts).run("ready", 30.0)
+    assert told == [(["GPU-a"], 0), 1]
+    notes = [event["text"] for event in read_events(state_dir / "events.jsonl") if event["kind"] == "log"]
+    assert notes == ["waits while pid 7 starts on its GPU"]
+
+
+async def test_a_failed_start_lets_the_gpu_go(state_dir: Path) -> None:
+    held: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def gpu_starts(uuids: Any, *, waiting: Any) -> Any:
+        held.append("taken")
+        yield
+        held.append("let go")
+
+    with pytest.raises(ToolkitError):
+        await supervise(state_dir, tiny("fails", "exit-early"), gpu_starts=gpu_starts).run("ready", 30.0)
+    assert held == ["taken", "let go"] * 3
 
 
 async def test_a_refused_reservation_is_told(state_dir: Path) -> None:

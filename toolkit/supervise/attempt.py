@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,6 +32,14 @@ Diagnose = Callable[[str, "int | None"], Failure]
 Reserve = Callable[[ServiceRun], Callable[[], None]]
 
 
+class GpuStarts(Protocol):
+    """``reserve.gpu_starts``: a block in which nobody else on this host starts something on these GPUs."""
+
+    def __call__(
+        self, uuids: Iterable[str], *, waiting: Callable[[int | None, float], None]
+    ) -> AbstractAsyncContextManager[None]: ...
+
+
 class Wrap(Protocol):
     """``affinity.wrap``: the argv that pins to these CPUs, then becomes ``argv``."""
 
@@ -48,6 +57,7 @@ class World:
     diagnose: Diagnose
     wrap: Wrap
     reserve: Reserve
+    gpu_starts: GpuStarts
     cookie: str
     watch_s: float
 
@@ -75,6 +85,8 @@ class Attempt:
     activity: warm.Progress | None = None
     _running: _Running | None = None
     _give_back: Callable[[], None] | None = None
+    _gpu_start: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    _told_to_wait: bool = False
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _ending: asyncio.Task[None] | None = None
     _proof: warm.Proof | None = None
@@ -134,6 +146,8 @@ class Attempt:
         self.post(lifecycle.Failed(self.number, failure, self.world.jitter()))
 
     async def _reserve(self, _: lifecycle.Reserve) -> None:
+        devices = self.run.gate().devices
+        await self._gpu_start.enter_async_context(self.world.gpu_starts(devices, waiting=self._waits_for_gpu))
         try:
             ports.ensure_free({self.run.name: self.run.port})
         except ToolkitError as error:  # later it may be a neighbour that is about to end
@@ -141,6 +155,11 @@ class Attempt:
             return
         self._give_back = self.world.reserve(self.run)
         self.post(lifecycle.Reserved(self.number))
+
+    def _waits_for_gpu(self, holder: int | None, _: float) -> None:
+        if not self._told_to_wait:
+            self._told_to_wait = True
+            self.note(f"waits while {f'pid {holder}' if holder else 'somebody'} starts on its GPU")
 
     async def _spawn(self, _: lifecycle.Spawn) -> None:
         launch = self.run.launch(self.number)
@@ -210,6 +229,7 @@ class Attempt:
         self._watcher = Watcher(running.target, self.world.http, running.tree)
         await self._watcher.count_compiles()
         await warm.register(running.target, self.world.http)
+        await self._gpu_start.aclose()
         self.post(lifecycle.Registered(self.number))
 
     async def _watch(self, _: lifecycle.Watch) -> None:
@@ -255,6 +275,7 @@ class Attempt:
             failure = Failure(f"processes {pids} could not be killed", "stop", "stuck", advice=advice)
             self.post(lifecycle.Stuck(self.number, failure))
             return
+        await self._gpu_start.aclose()
         if self._give_back is not None:
             self._give_back()
             self._give_back = None

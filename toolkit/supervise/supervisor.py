@@ -10,6 +10,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +18,9 @@ import aiohttp
 
 from toolkit import warm
 from toolkit.errors import NotReadyInTimeError, ToolkitError
+from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
-from toolkit.supervise.attempt import Attempt, Diagnose, Reserve, World, Wrap
+from toolkit.supervise.attempt import Attempt, Diagnose, GpuStarts, Reserve, World, Wrap
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
 from toolkit.supervise.guard import Guard, cookie_prefix
@@ -38,8 +40,8 @@ class Supervisor:
     """Runs the services of one deployment. One event loop, one thread; ``run`` is all that most callers need.
 
     ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(log_tail, exit_status)`` judges a
-    failure. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``on_change`` is called
-    after every change, with the supervisor.
+    failure. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
+    held from INIT to SERVING. ``on_change`` is called after every change, with the supervisor.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Supervisor:
         jitter: Callable[[], float] = random.random,
         diagnose: Diagnose = failures.plain_diagnosis,
         reserve: Reserve = lambda _: lambda: None,
+        gpu_starts: GpuStarts = one_start_per_gpu,
         on_change: Callable[[Supervisor], None] | None = None,
         watch_s: float = WATCH_S,
     ) -> None:
@@ -67,7 +70,17 @@ class Supervisor:
         self._journal = Journal(self._folder, self._clock, self._calendar)
         self._writer = StatusWriter(self._folder, self.snapshot)
         self._metrics = Metrics()
-        self._made_from = (jitter, diagnose, wrap, reserve, watch_s)
+        self._make_world = partial(
+            World,
+            folder=self._folder,
+            clock=self._clock,
+            jitter=jitter,
+            diagnose=diagnose,
+            wrap=wrap,
+            reserve=reserve,
+            gpu_starts=gpu_starts,
+            watch_s=watch_s,
+        )
         self._on_change = on_change or (lambda _: None)
         now_s = self._clock.now()
         self._instances = {run.name: Instance(run.name, run.policy(), since_s=now_s) for run in services}
@@ -122,8 +135,7 @@ class Supervisor:
         guard = Guard(cookie)
         self._cleanup.push_async_callback(guard.dismiss)
         http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
-        jitter, diagnose, wrap, reserve, watch_s = self._made_from
-        self._world = World(self._folder, http, self._clock, jitter, diagnose, wrap, reserve, cookie, watch_s)
+        self._world = self._make_world(http=http, cookie=cookie)
         self._attempts = {name: self._attempt(name, 1) for name in self._runs}
         await self._open_control(cookie)
         await self._cleanup.enter_async_context(self._writer)
