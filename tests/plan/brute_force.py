@@ -120,7 +120,10 @@ def enough_cores(world: World) -> bool:
 def cost(world: World, placed: dict[str, Groups], remote: int) -> Cost:
     """What a placement costs, smaller is better."""
     groups = [
-        group for service in world.services if service["tp_size"] > 1 and service["gpus"] for group in placed[service["name"]]
+        group
+        for service in world.services
+        if service["tp_size"] > 1 and service["gpus"]
+        for group in placed[service["name"]]
     ]
     joined = [all(world.linked(a, b) for a, b in combinations(group, 2)) for group in groups]
     spreads = [

@@ -40,7 +40,10 @@ class Subject:
     def on(self, uuid: str) -> list[tuple[str, int | None]]:
         """Services on a device and their budgets there."""
         return [
-            (name, gpu["budget_mib"]) for name, service in self.got.items() for gpu in service["gpus"] if gpu["uuid"] == uuid
+            (name, gpu["budget_mib"])
+            for name, service in self.got.items()
+            for gpu in service["gpus"]
+            if gpu["uuid"] == uuid
         ]
 
     def in_use(self) -> list[str]:
@@ -157,9 +160,7 @@ def cpus_local(s: Subject) -> bool:
 
 
 def cpus_reach_each_gpu(s: Subject) -> bool:
-    return all(
-        near is None or bool(s.cpus(name) & near) for name in s.wanted for near in map(s.near, s.devices(name))
-    )
+    return all(near is None or bool(s.cpus(name) & near) for name in s.wanted for near in map(s.near, s.devices(name)))
 
 
 def tp_on_nvlink(s: Subject) -> bool:
@@ -183,7 +184,9 @@ def tp_one_numa(s: Subject) -> bool:
 def tp_near(s: Subject) -> bool:
     most, distances = s.case["expected"]["tp_max_distance"], s.host["distances"]
     return all(
-        distances[s.first_node(a)][s.first_node(b)] <= most for _, group in s.groups() for a, b in combinations(group, 2)
+        distances[s.first_node(a)][s.first_node(b)] <= most
+        for _, group in s.groups()
+        for a, b in combinations(group, 2)
     )
 
 

@@ -11,7 +11,7 @@ from toolkit.units import format_cpu_list
 
 Json = dict[str, Any]
 MODELS = (("NVIDIA A", 24576), ("NVIDIA B", 81920))
-MOST_PLACEMENTS = 6_000
+MOST_PLACEMENTS = 12_000
 
 
 def random_case(seed: int) -> Json:
@@ -29,15 +29,17 @@ def random_case(seed: int) -> Json:
 
 
 def _host(dice: random.Random) -> Json:
-    nodes, count = dice.choice((1, 2, 2, 4)), dice.randint(1, 8)
+    nodes, count = dice.choice((1, 2, 2, 4)), dice.choice((1, 2, 3, 4, 4, 5, 6, 6, 7, 8))
     smt = dice.random() < 0.5
-    per_node = dice.randint(1, 6)
+    per_node = dice.randint(3, 8)
     total = nodes * per_node
     numa = [_node(node, per_node, total if smt else None) for node in range(nodes)]
-    gpus = [_gpu(dice, i, dice.randrange(nodes), numa) for i in range(count)]
+    odd, cut = dice.choice((0, 0, 0.4)), dice.choice((0, 0, 0.3))
+    gpus = [_gpu(dice, i, dice.randrange(nodes), numa, odd, cut) for i in range(count)]
     offset = total if smt else None
     every = range(2 * total if smt else total)
-    allowed = [core for core in cores_of(every, offset) if dice.random() < 0.85]
+    keep = [dice.choice((0.2, 1, 1)) for _ in range(nodes)]
+    allowed = [core for core in cores_of(every, offset) if dice.random() < keep[core[0] // per_node]]
     return {
         "gpus": gpus,
         "nvlink": _links(dice, gpus),
@@ -61,8 +63,8 @@ def _distance(a: int, b: int, nodes: int) -> int:
     return 12 if nodes == 4 and a // 2 == b // 2 else 32
 
 
-def _gpu(dice: random.Random, index: int, node: int, numa: list[Json]) -> Json:
-    name, memory = MODELS[0] if dice.random() < 0.8 else MODELS[1]
+def _gpu(dice: random.Random, index: int, node: int, numa: list[Json], odd: float, cut: float) -> Json:
+    name, memory = MODELS[dice.random() < odd]
     blind = dice.random() < 0.1
     gpu: Json = {
         "index": index,
@@ -74,9 +76,14 @@ def _gpu(dice: random.Random, index: int, node: int, numa: list[Json]) -> Json:
         "gpu_numa_id": None,
         "cpus": None if blind else numa[node]["cpus"],
     }
-    if dice.random() < 0.1:
+    if dice.random() < cut:
         gpu["mig"] = [
-            {"index": i, "uuid": f"MIG-{index}-{i}-{dice.getrandbits(32):08x}", "memory_mib": memory // 2, "used_mib": 0}
+            {
+                "index": i,
+                "uuid": f"MIG-{index}-{i}-{dice.getrandbits(32):08x}",
+                "memory_mib": memory // 2,
+                "used_mib": 0,
+            }
             for i in range(dice.randint(0, 2))
         ]
     return gpu
@@ -94,27 +101,35 @@ def _services(dice: random.Random, host: Json) -> list[Json]:
     devices = sum(len(gpu.get("mig", [gpu])) for gpu in host["gpus"])
     services: list[Json] = []
     ways = 1
-    for i in range(dice.randint(1, 5)):
+    for i in range(dice.randint(2, 6)):
         service = _service(dice, i, devices)
         groups = service["gpus"] // service["tp_size"]
         ways *= max(1, comb(devices, min(service["tp_size"], devices)) ** groups if groups else 1)
         if ways > MOST_PLACEMENTS:
             break
+        if _least_devices([*services, service]) > devices and dice.random() < 0.9:
+            continue
         services.append(service)
     return services or [{**_service(dice, 0, devices), "gpus": 1, "tp_size": 1}]
 
 
+def _least_devices(services: list[Json]) -> int:
+    """Devices that these cannot do without, however small their memory."""
+    shared = [s["gpus"] for s in services if s["share"] and s["memory_gib"] is not None]
+    return sum(s["gpus"] for s in services) - sum(shared) + max(shared, default=0)
+
+
 def _service(dice: random.Random, i: int, devices: int) -> Json:
-    tp_size = dice.choice((1, 1, 1, 2, 2, 3, 4))
+    tp_size = min(dice.choice((1, 1, 1, 2, 2, 3, 4)), max(1, devices))
     gpus = tp_size * dice.choice((1, 1, 1, 2)) if dice.random() < 0.85 else 0
     if tp_size == 1 and gpus:
         gpus = dice.choice((1, 1, 1, 2))
     return {
         "name": f"s{i}",
         "gpus": min(gpus, max(tp_size, devices // tp_size * tp_size)),
-        "memory_gib": dice.choice((None, 2, 5, 8, 10, 11, 15, 20, 22, 40)),
+        "memory_gib": dice.choice((None, 2, 2, 5, 5, 8, 8, 10, 10.5, 11, 15, 20, 22, 40)),
         "tp_size": tp_size if gpus else 1,
-        "cpus": dice.choice((1, 1, 2, 2, 3, 4, 5)),
-        "share": dice.random() < 0.5,
-        "needs_nvlink": tp_size > 1 and dice.random() < 0.4,
+        "cpus": dice.choice((1, 1, 2, 2, 3, 4, 6)),
+        "share": dice.random() < 0.6,
+        "needs_nvlink": tp_size > 1 and dice.random() < 0.3,
     }

@@ -65,7 +65,7 @@ def _too_few(case: Case, light: Sequence[Demand], roomy: Sequence[Device]) -> To
     names = [demand.name for demand in case.demands]
     out_of_reach = f" ({_barred(case.barred)})" if case.barred else ""
     return does_not_fit(
-        f"{listed(names)} need {count(have + extra, 'GPU')}, and this host has {have or 'none'} free{out_of_reach}",
+        f"{count(have + extra, 'GPU')} needed ({listed(names)}), and this host has {have or 'none'} free{out_of_reach}",
         resource="gpus",
         needed=have + extra,
         available=have,
@@ -118,10 +118,14 @@ def _on_slices(case: Case, light: Sequence[Demand], whole: Sequence[Demand], roo
     )
 
 
+def _eased(demand: Demand, key: str, most: int) -> Demand:
+    return replace(demand, same=most) if key == "same" else replace(demand, linked=most)
+
+
 def _most_of_group(case: Case, hard: Sequence[Demand], i: int, key: str, devices: Sequence[Device]) -> int:
     """How many devices of a group can have the property, with all other demands as they are."""
     full = int(getattr(hard[i], key))
-    eased = ([*hard[:i], replace(hard[i], **{key: n}), *hard[i + 1 :]] for n in range(full - 1, 1, -1))
+    eased = ([*hard[:i], _eased(hard[i], key, n), *hard[i + 1 :]] for n in range(full - 1, 1, -1))
     return next((n for n, demands in zip(range(full - 1, 1, -1), eased, strict=True) if case.fits(demands, devices)), 1)
 
 
@@ -161,11 +165,11 @@ def _out_of_memory(case: Case) -> ToolkitError:
     on = [d for d in case.demands if any(position in group for group in placement.groups[d.name])]
     needed = sum(demand.need_bytes for demand in on)
     usable = needed - short_mib * MIB
-    budgets = ", ".join(f"{d.name} {format_bytes(d.need_bytes)}" for d in on)
-    holders = "".join(f"; {format_bytes(r.size_bytes)} is held by {_whom(r.purpose)}" for r in device.held)
+    held = [f"{_whom(r.purpose)} holds {format_bytes(r.size_bytes)}" for r in device.held]
+    wants = [f"{d.name} needs {format_bytes(d.need_bytes)} with its CUDA context" for d in on]
+    missing, size = format_bytes(short_mib * MIB), format_bytes(device.total_bytes or 0)
     return does_not_fit(
-        f"{format_bytes(short_mib * MIB)} of memory is missing on {device.label} of {format_bytes(device.total_bytes or 0)}: "
-        f"{budgets}, CUDA contexts included{holders}",
+        f"{missing} of memory is missing on {device.label} ({size}): {', '.join([*held, *wants])}",
         resource="gpu_memory",
         needed=needed // MIB,
         available=usable // MIB,

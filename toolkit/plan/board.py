@@ -14,6 +14,7 @@ LOCAL_DISTANCE = 10  # of a node to itself (LOCAL_DISTANCE)
 _PCIE_RANKS = {"PIX": 101, "PXB": 102, "PHB": 103, "NODE": 104, "SYS": 105}
 _UNKNOWN_RANK = 106
 DISTANCE_STEP = 1000  # a NUMA distance outweighs every link rank
+Relations = Sequence[tuple[bool, int]]  # to each device: linked, and how far
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def board(host: Host, devices: Sequence[Device], groups_of_wishes: Sequence[Coll
         )
         for i, a in enumerate(devices)
     )
-    return Board(tuple(devices), linked, far, _twins(devices, linked, far, groups_of_wishes))
+    relations = [tuple(zip(*rows, strict=True)) for rows in zip(linked, far, strict=True)]
+    return Board(tuple(devices), linked, far, _twins(devices, relations, groups_of_wishes))
 
 
 def numa_distance(distances: dict[int, dict[int, int]], a: int | None, b: int | None) -> int:
@@ -78,30 +80,20 @@ def _rank(link: str | None) -> int:
 
 
 def _twins(
-    devices: Sequence[Device],
-    linked: tuple[tuple[bool, ...], ...],
-    far: tuple[tuple[int, ...], ...],
-    wishes: Sequence[Collection[int]],
+    devices: Sequence[Device], relations: Sequence[Relations], wishes: Sequence[Collection[int]]
 ) -> tuple[int, ...]:
+    """For each device the first one that it can be swapped with."""
+    traits = [(_traits(device), [p in wish for wish in wishes]) for p, device in enumerate(devices)]
     twins: list[int] = []
     for b in range(len(devices)):
-        same = (a for a in range(b) if twins[a] == a and _swappable(a, b, devices, linked, far, wishes))
+        same = (a for a in range(b) if twins[a] == a and traits[a] == traits[b] and _alike(a, b, relations))
         twins.append(next(same, b))
     return tuple(twins)
 
 
-def _swappable(
-    a: int,
-    b: int,
-    devices: Sequence[Device],
-    linked: tuple[tuple[bool, ...], ...],
-    far: tuple[tuple[int, ...], ...],
-    wishes: Sequence[Collection[int]],
-) -> bool:
-    if _traits(devices[a]) != _traits(devices[b]) or any((a in wish) != (b in wish) for wish in wishes):
-        return False
-    others = (x for x in range(len(devices)) if x not in {a, b})
-    return all(linked[a][x] == linked[b][x] and far[a][x] == far[b][x] for x in others)
+def _alike(a: int, b: int, relations: Sequence[Relations]) -> bool:
+    """Whether two devices stand in the same relations to all others."""
+    return all(row[a] == row[b] for x, row in enumerate(relations) if x not in {a, b})
 
 
 def _traits(device: Device) -> tuple[object, ...]:

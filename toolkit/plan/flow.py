@@ -14,8 +14,9 @@ def route(demands: Sequence[tuple[int, Sequence[int]]], capacity: Sequence[int])
     left = list(capacity)
     sent = [[0] * len(left) for _ in demands]
     for i, (wanted, _) in enumerate(demands):
-        while wanted > 0 and (moves := _path(i, demands, sent, left)):
-            wanted -= _push(moves, wanted, sent, left)
+        missing = wanted
+        while missing > 0 and (moves := _path(i, demands, sent, left)):
+            missing -= _push(moves, missing, sent, left)
     return sent
 
 

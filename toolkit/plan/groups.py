@@ -83,6 +83,8 @@ def _joins(board: Board, demand: Demand, begun: Group, position: int) -> bool:
 
 def _whole(board: Board, demand: Demand, group: Group) -> bool:
     """Whether enough of a group is of one model and linked, where that may be less than all of it."""
+    if demand.same <= 1 >= demand.linked:
+        return True
     alike = max(sum(board.same_model(a, b) for b in group) for a in group)
     return alike >= demand.same and _largest_clique(board, group, demand.linked) >= demand.linked
 

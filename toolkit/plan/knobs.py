@@ -6,8 +6,7 @@ from fractions import Fraction
 
 from toolkit.plan.model import LedgerLine
 
-DECIMALS = 4
-_STEPS = 10**DECIMALS
+_STEPS: int = 10_000
 
 
 def fraction_of(part_bytes: int, whole_bytes: int) -> float:

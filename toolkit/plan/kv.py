@@ -9,7 +9,7 @@ from toolkit.plan.model import KvCapacity
 
 
 def bytes_per_token(
-    layers: int, kv_heads: int, head_dim: int, dtype_bytes: int, tp_size: int = 1, pp_size: int = 1
+    *, layers: int, kv_heads: int, head_dim: int, dtype_bytes: int, tp_size: int = 1, pp_size: int = 1
 ) -> int:
     """Bytes that one token keeps on each device: keys and values of every layer there.
 
@@ -38,7 +38,14 @@ def bytes_per_token_of(text: Mapping[str, Any], dtype_bytes: int | None, tp_size
     if head_dim is None:
         return None
     kv_heads = int(text.get("num_key_value_heads") or heads)
-    return bytes_per_token(int(layers), kv_heads, int(head_dim), dtype_bytes, tp_size, pp_size)
+    return bytes_per_token(
+        layers=int(layers),
+        kv_heads=kv_heads,
+        head_dim=int(head_dim),
+        dtype_bytes=dtype_bytes,
+        tp_size=tp_size,
+        pp_size=pp_size,
+    )
 
 
 def blocks_for(tokens: int, tokens_per_block: int) -> int:

@@ -53,37 +53,38 @@ def refuse_too_little(name: str, budget_bytes: int | None, need: Need | None) ->
 def grown(shares: Sequence[Share], devices: Sequence[Device], context_bytes: int) -> dict[str, int | None]:
     """Budgets after what is left was divided among those that can use more, evenly at first, then in file order."""
     budgets = {share.name: share.budget_bytes for share in shares}
-    for evenly in (True, False):
-        for share in shares:
-            more = _room(share, shares, budgets, devices, context_bytes, evenly)
-            now = budgets[share.name]
-            if now is not None and more > 0:
-                budgets[share.name] = now + more
+    left = _left(shares, budgets, devices, context_bytes)
+    growing = {p: sum(p in share.positions for share in shares if _appetite(share, budgets)) for p in left}
+    even = {p: floor_mib(size_bytes // max(1, growing[p])) for p, size_bytes in left.items()}
+    for share in shares:
+        _grow(share, budgets, even)
+    for share in shares:
+        _grow(share, budgets, _left(shares, budgets, devices, context_bytes))
     return budgets
 
 
-def _room(
-    share: Share,
-    shares: Sequence[Share],
-    budgets: Mapping[str, int | None],
-    devices: Sequence[Device],
-    context_bytes: int,
-    evenly: bool,
-) -> int:
-    """By how much a budget can grow on all of its devices, leaving others their part where that is wanted."""
+def _left(
+    shares: Sequence[Share], budgets: Mapping[str, int | None], devices: Sequence[Device], context_bytes: int
+) -> dict[int, int]:
+    """Bytes of each device that no budget or context takes; none of a device of unknown size."""
+    taken = {
+        p: sum((budgets[share.name] or 0) + context_bytes for share in shares if p in share.positions)
+        for p in range(len(devices))
+    }
+    return {p: max(0, (device.usable_bytes or 0) - taken[p]) for p, device in enumerate(devices)}
+
+
+def _appetite(share: Share, budgets: Mapping[str, int | None]) -> int:
+    """Bytes by which a budget can usefully grow."""
     now = budgets[share.name]
-    if now is None or share.most_bytes is None or share.most_bytes <= now:
-        return 0
-    rooms = [share.most_bytes - now]
-    for position in share.positions:
-        usable = devices[position].usable_bytes
-        if usable is None:
-            return 0
-        here = [other for other in shares if position in other.positions]
-        left = usable - sum((budgets[other.name] or 0) + context_bytes for other in here)
-        growing = sum(1 for other in here if (other.most_bytes or 0) > (budgets[other.name] or 0))
-        rooms.append(floor_mib(left // growing) if evenly else left)
-    return min(rooms)
+    return 0 if now is None or share.most_bytes is None else max(0, share.most_bytes - now)
+
+
+def _grow(share: Share, budgets: dict[str, int | None], room: Mapping[int, int]) -> None:
+    """Grows a budget as far as there is room on each of its devices."""
+    now = budgets[share.name]
+    if now is not None:
+        budgets[share.name] = now + min(_appetite(share, budgets), *(room[p] for p in share.positions))
 
 
 def capacity(need: Need | None, budget_bytes: int | None) -> KvCapacity | None:

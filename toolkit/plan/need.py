@@ -74,11 +74,13 @@ def from_model_config(
     text = config.get("text_config") or config
     dtype_bytes = DTYPE_BYTES.get(str(text.get("torch_dtype") or text.get("dtype")))
     length = max_seq_len or text.get("max_position_embeddings")
-    tokens = max_num_tokens or length
+    scores = 0 if fused_attention else _scores_bytes(text, max_num_tokens or length, tp_size)
     return Need(
         weights_bytes=None if weights_bytes is None else -(-weights_bytes // (tp_size * pp_size)),
         kv_bytes_per_token=kv.bytes_per_token_of(text, kv_dtype_bytes or dtype_bytes, tp_size, pp_size),
-        activation_bytes=_activation_bytes(text, tokens, max_batch_size, dtype_bytes, tp_size, fused_attention),
+        activation_bytes=_sum(
+            _layer_bytes(text, max_num_tokens or length, max_batch_size, dtype_bytes, tp_size), scores
+        ),
         graph_pool_bytes=graph_pool_bytes,
         max_seq_len=length,
         tokens_per_block=tokens_per_block,
@@ -86,22 +88,18 @@ def from_model_config(
     )
 
 
-def _activation_bytes(
-    text: Mapping[str, Any],
-    tokens: int | None,
-    batch: int | None,
-    dtype_bytes: int | None,
-    tp_size: int,
-    fused_attention: bool,
+def _layer_bytes(
+    text: Mapping[str, Any], tokens: int | None, batch: int | None, dtype_bytes: int | None, tp_size: int
 ) -> int | None:
-    """One layer's live tensors (residual, norm, QKV, output; gate, up, their product), logits in float32.
-
-    Unfused attention adds its scores and their softmax in float32: they grow with the square of the length.
-    """
-    hidden, inner, vocab = (text.get(key) for key in ("hidden_size", "intermediate_size", "vocab_size"))
-    if tokens is None or dtype_bytes is None or None in (hidden, inner, vocab):
+    """One layer's live tensors (residual, norm, QKV, output; gate, up, their product) and logits in float32."""
+    sizes = [text.get(key) for key in ("hidden_size", "intermediate_size", "vocab_size")]
+    if tokens is None or dtype_bytes is None or None in sizes:
         return None
-    layer = tokens * (6 * int(hidden) + -(-3 * int(inner) // tp_size)) * dtype_bytes
-    heads = -(-int(text.get("num_attention_heads") or 1) // tp_size)
-    scores = 0 if fused_attention else 2 * 4 * heads * tokens * tokens
-    return layer + scores + 4 * int(vocab) * (batch or 1)
+    hidden, inner, vocab = (int(size) for size in sizes if size is not None)
+    return tokens * (6 * hidden + -(-3 * inner // tp_size)) * dtype_bytes + 4 * vocab * (batch or 1)
+
+
+def _scores_bytes(text: Mapping[str, Any], tokens: int | None, tp_size: int) -> int | None:
+    """Unfused attention keeps scores and their softmax in float32: they grow with the square of the length."""
+    heads = text.get("num_attention_heads")
+    return None if tokens is None or heads is None else 2 * 4 * -(-int(heads) // tp_size) * tokens * tokens

@@ -15,7 +15,7 @@ from toolkit.units import format_cpu_list
 
 
 def of_service(
-    service: Service, used: Sequence[Device], cores: CoreGrant, budget: int | None, bound: Binding, host: Host
+    service: Service, used: Sequence[Device], cores: CoreGrant, budget: int | None, *, bound: Binding, host: Host
 ) -> Iterator[str]:
     """Notes on one service."""
     if used and budget is None:
@@ -61,7 +61,8 @@ def _unknowns(used: Sequence[Device]) -> Iterator[str]:
 
 
 def _labels(devices: Iterable[Device]) -> str:
-    return ", ".join(dict.fromkeys(device.label for device in devices))
+    ordered = sorted(devices, key=lambda device: (device.index, device.uuid))
+    return ", ".join(dict.fromkeys(device.label for device in ordered))
 
 
 def refuse_barred(name: str, wanted: Sequence[Device]) -> None:

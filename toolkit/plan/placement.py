@@ -2,9 +2,10 @@
 
 Preference, most important first: tensor-parallel groups not joined by NVLink; distance inside groups (the farthest
 group, then the sum); bundles of cores that cannot be near their GPUs; devices in use, each of which leaves a fragment.
-A choice is worked out once for devices that can be swapped and once for partial choices that leave the same future,
-so the answer is exact unless ``NODE_LIMIT`` ends the search, which never happens before a first plan is found on a
-host where the greedy way down leads to one.
+A choice is worked out once for devices that can be swapped and once for partial choices that leave the same future.
+Up to ``EXACT_DEVICES`` devices and ``EXACT_SERVICES`` services the answer is the best there is. Beyond, the search ends
+after ``NODE_LIMIT`` partial choices with the best found so far, which is never worse than the greedy way down; while
+nothing is found it goes on to ``NODE_LIMIT_WITHOUT_PLAN``.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from toolkit.plan.board import Board
 from toolkit.plan.cores import Reach
 from toolkit.plan.demand import Demand
 from toolkit.plan.groups import Group, Holder, choices
-from toolkit.plan.packing import devices_at_least
+from toolkit.plan.packing import Rest, devices_at_least, devices_for_cores, rest_of
 from toolkit.plan.remote import Claims, RemoteCount, merged
 
-NODE_LIMIT = 20_000  # partial choices looked at once there is a plan; about a second
-NODE_LIMIT_WITHOUT_PLAN = 400_000
 EXACT_DEVICES = 8
+EXACT_SERVICES = 8
+NODE_LIMIT = 3_000  # about a third of a second
+NODE_LIMIT_WITHOUT_PLAN = 400_000
 CHOICE_LIMIT = 2_000  # ways to choose one service's devices, on hosts of more than EXACT_DEVICES
 
 
@@ -57,6 +59,16 @@ class Node(NamedTuple):
     distance: int
     remote_exact: int
     chosen: tuple[tuple[Group, ...], ...]
+
+
+class Effect(NamedTuple):
+    """What one service's devices add, wherever the others are."""
+
+    claims: Claims
+    remote_exact: int
+    unlinked: int
+    farthest: int
+    distance: int
 
 
 def place(
@@ -99,10 +111,14 @@ class _Search:
         self._demands = sorted(demands, key=_hardest_first)
         self._board, self._near, self._remote = board, near, remote
         self._any_will_do = any_will_do
-        self._choice_limit = None if len(board.devices) <= EXACT_DEVICES else CHOICE_LIMIT
+        self._localities = [device.locality for device in board.devices]
+        few_devices, few_services = len(board.devices) <= EXACT_DEVICES, len(demands) <= EXACT_SERVICES
+        self._choice_limit = None if few_devices else CHOICE_LIMIT
+        self._node_limit = NODE_LIMIT_WITHOUT_PLAN if few_devices and few_services else NODE_LIMIT
         self._best: Node | None = None
         self._best_cost: Cost | None = None
         self._seen: dict[object, list[tuple[int, ...]]] = {}
+        self._effects: dict[tuple[int, tuple[Group, ...]], Effect] = {}
         self._nodes = 0
         self._gave_up = False
 
@@ -121,6 +137,7 @@ class _Search:
         levels = len(self._demands)
         self._rest = [(0, 0, 0)] * (levels + 1)
         self._rest_claims: list[Claims] = [()] * (levels + 1)
+        self._rest_devices: list[Rest] = [rest_of(self._demands[level:]) for level in range(levels + 1)]
         for level in reversed(range(levels)):
             demand = self._demands[level]
             costs = [_group_costs(self._board, demand, groups) for groups in self._choices(root, demand)]
@@ -163,7 +180,7 @@ class _Search:
 
     def _over_limit(self) -> bool:
         self._nodes += 1
-        limit = NODE_LIMIT_WITHOUT_PLAN if self._best is None else NODE_LIMIT
+        limit = NODE_LIMIT_WITHOUT_PLAN if self._best is None else self._node_limit
         self._gave_up = self._gave_up or self._nodes > limit
         return self._gave_up
 
@@ -182,32 +199,46 @@ class _Search:
 
     def _child(self, node: Node, groups: tuple[Group, ...]) -> Node:
         demand = self._demands[node.level]
-        positions = [position for group in groups for position in group]
         holders = list(node.holders)
-        for position in positions:
-            holders[position] = holders[position].with_service(demand)
-        at = reach(self._board, positions)
-        unlinked, farthest, distance = _group_costs(self._board, demand, groups)
+        for group in groups:
+            for position in group:
+                holders[position] = holders[position].with_service(demand)
+        effect = self._effect(node.level, groups)
         return Node(
             node.level + 1,
             tuple(holders),
-            merged(node.near, self._remote.claims(demand.cores, at)),
-            node.unlinked + unlinked,
-            max(node.farthest, farthest),
-            node.distance + distance,
-            node.remote_exact + self._remote.fixed(demand.cores, at, self._near),
+            merged(node.near, effect.claims),
+            node.unlinked + effect.unlinked,
+            max(node.farthest, effect.farthest),
+            node.distance + effect.distance,
+            node.remote_exact + effect.remote_exact,
             (*node.chosen, groups),
         )
+
+    def _effect(self, level: int, groups: tuple[Group, ...]) -> Effect:
+        if (level, groups) not in self._effects:
+            demand = self._demands[level]
+            at = reach(self._board, [position for group in groups for position in group])
+            self._effects[level, groups] = Effect(
+                self._remote.claims(demand.cores, at),
+                self._remote.fixed(demand.cores, at, self._near),
+                *_group_costs(self._board, demand, groups),
+            )
+        return self._effects[level, groups]
 
     def _at_least(self, node: Node) -> Cost:
         """A lower bound of what any completion of the node costs; exact where nothing is left to place."""
         unlinked, farthest, distance = self._rest[node.level]
+        claims = merged(node.near, self._rest_claims[node.level])
+        remote = self._remote.unplaceable(claims)
+        near = sum(bundles for _, bundles in claims) - remote
+        devices = devices_at_least(node.holders, self._rest_devices[node.level])
         return Cost(
             node.unlinked + unlinked,
             max(node.farthest, farthest),
             node.distance + distance,
-            node.remote_exact + self._remote.unplaceable(merged(node.near, self._rest_claims[node.level])),
-            devices_at_least(node.holders, self._demands[node.level :]),
+            node.remote_exact + remote,
+            devices_for_cores(node.holders, self._localities, self._remote.bundles_near, near, devices),
         )
 
     def _taste(self, node: Node) -> tuple[object, ...]:

@@ -112,7 +112,7 @@ def _placed(task: _Task) -> _Placed:
     Raises: ToolkitError with the resource that is missing.
     """
     demands = tuple(_demands(task))
-    remote = RemoteCount(task.pool, autos_get_one(task.pool, task.wishes, task.quota_left))
+    remote = RemoteCount(task.pool, len(task.near), autos_get_one(task.pool, task.wishes, task.quota_left))
     ground = _board(task, demands, task.usable)
     found = place(demands, ground, task.near, remote)
     if found is not None:
@@ -199,7 +199,15 @@ def _plan(
     shares = _shares(task, placed)
     budgets = memory.grown(shares, placed.board.devices, task.context_bytes)
     services = [
-        _service(task, placed, name, cores[name], budgets.get(name), waves[name], service_ports[name])
+        _service(
+            task,
+            placed,
+            name,
+            cores=cores[name],
+            budget=budgets.get(name),
+            wave=waves[name],
+            port=service_ports[name],
+        )
         for name in task.deployment.services
     ]
     return Plan(
@@ -211,12 +219,12 @@ def _plan(
 
 
 def _service(
-    task: _Task, placed: _Placed, name: str, cores: CoreGrant, budget: int | None, wave: int, port: int
+    task: _Task, placed: _Placed, name: str, *, cores: CoreGrant, budget: int | None, wave: int, port: int
 ) -> ServicePlan:
     service, used = task.deployment.services[name], placed.devices(name)
     bound = binding(cores.cpus, used, task.host)
     capacity = memory.capacity(task.needs.get(name), budget) if used else None
-    remarks = notes.of_service(service, used, cores, budget, bound, task.host)
+    remarks = notes.of_service(service, used, cores, budget, bound=bound, host=task.host)
     total = {gpu.uuid: gpu.memory_bytes for gpu in task.host.gpus}
     total |= {part.uuid: part.memory_bytes for gpu in task.host.gpus for part in gpu.mig or ()}
     return ServicePlan(

@@ -17,7 +17,7 @@ def does_not_fit(
     key: str | None = None,
     hint: str | None = None,
 ) -> ToolkitError:
-    """An error that names the resource and the amounts; ``key`` is the service's key at fault (``gpus``, ``cpus``, …)."""
+    """An error that names the resource and the amounts; ``key`` is the key at fault (``gpus``, ``cpus``, …)."""
     names = list(services)
     where = f"services.{names[0]}.{key}" if names and key else None
     return ToolkitError(

@@ -35,10 +35,14 @@ def claims(bundles: int, reach: Reach) -> Claims:
 class RemoteCount:
     """Counts the bundles of claims that no assignment of the pool's cores can place nearby."""
 
-    def __init__(self, pool: CorePool, autos_get_one: bool) -> None:
+    def __init__(self, pool: CorePool, localities: int, autos_get_one: bool) -> None:
         self._pool = pool
         self._autos_get_one = autos_get_one
         self._known: dict[Claims, int] = {}
+        self.bundles_near = tuple(
+            sum(pool.bundles(region) for region in pool.regions if region.mask >> locality & 1)
+            for locality in range(localities)
+        )
 
     def claims(self, wish: CoreWish, reach: Reach) -> Claims:
         """What the wish claims of the pool; CPUs named exactly claim nothing."""

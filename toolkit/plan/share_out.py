@@ -112,14 +112,27 @@ def _routed(local: Sequence[Claimant], pool: CorePool) -> list[list[int]]:
     demands, owners = [], []
     for i, claimant in enumerate(local):
         for mask, bundles in claims(pool.bundles_for(claimant.wanted), claimant.reach):
-            near = [r for r, region in enumerate(pool.regions) if region.mask & mask]
-            demands.append((bundles, near))
-            owners.append(i)
+            parts = _evenly(bundles, pool, mask, claimant.reach)
+            demands += parts
+            owners += [i] * len(parts)
     sent = route(demands, [pool.bundles(region) for region in pool.regions])
     totals = [[0] * len(pool.regions) for _ in local]
     for owner, row in zip(owners, sent, strict=True):
         totals[owner] = [a + b for a, b in zip(totals[owner], row, strict=True)]
     return totals
+
+
+def _evenly(bundles: int, pool: CorePool, mask: int, reach: Reach) -> list[tuple[int, list[int]]]:
+    """A claim in parts that each prefer the cores near another one of the GPUs."""
+    near = [r for r, region in enumerate(pool.regions) if region.mask & mask]
+    bits = [1 << locality for locality in reach.localities if mask >> locality & 1]
+    return [
+        (
+            bundles // len(bits) + (i < bundles % len(bits)),
+            sorted(near, key=lambda r: not pool.regions[r].mask & bit),
+        )
+        for i, bit in enumerate(bits)
+    ]
 
 
 def _fill(claimant: Claimant, stock: Stock, needed: int) -> bool:

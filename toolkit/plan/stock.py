@@ -44,7 +44,7 @@ def cpus_of(cores: Iterable[PoolCore]) -> tuple[int, ...]:
 
 
 def cover(cores: Sequence[PoolCore], cpus: int, width: int) -> list[PoolCore]:
-    """Cores with at least so many CPUs, or all of them; wide ones, and a narrow one where that is enough for the end."""
+    """Cores with at least so many CPUs, or all of them; wide ones, and a narrow one where that does for the end."""
     wide = [core for core in _by_cache(cores, cpus) if len(core.cpus) == width]
     narrow = sorted((core for core in cores if len(core.cpus) < width), key=lambda core: len(core.cpus))
     end = next((core for core in narrow if len(core.cpus) >= cpus % width), None) if cpus % width else None
