@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
-
-MemoryPolicy = Literal["bind", "none"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class KvCapacity:
 class ServicePlan:
     """Resources of one service. Sharers of a GPU have different waves: each starts after SERVING of the last.
 
-    ``memory_policy`` is ``bind`` exactly where ``memory_bind`` names nodes; otherwise a note says why not.
+    Where ``memory_bind`` is None a note says why.
     """
 
     name: str
@@ -48,7 +45,6 @@ class ServicePlan:
     wave: int
     after: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    memory_policy: MemoryPolicy = "none"
     kv: KvCapacity | None = None
 
 

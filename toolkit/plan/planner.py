@@ -235,7 +235,6 @@ def _service(
         cpus_shared=cores.shared,
         numa_nodes=nodes_of(cores.cpus, task.host),
         memory_bind=bound.nodes,
-        memory_policy="none" if bound.nodes is None else "bind",
         port=port,
         wave=wave,
         after=service.after,
