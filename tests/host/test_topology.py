@@ -177,17 +177,25 @@ def test_links_of_a_missing_row_come_from_the_other_rows_and_its_cpus_from_nowhe
     assert facts["nearest_level"] == {"0": "PIX", "1": "SYS"}
 
 
-def test_a_header_and_rows_cut_at_the_terminal_are_put_together():
+@pytest.mark.parametrize("trimmed", [False, True])
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
+def test_a_recorded_text_cut_by_a_terminal_gives_the_same_facts(path, width, trimmed):
+    lines = [line.expandtabs(8) for line in path.read_text().splitlines()]
+    cut = [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
+    assert topo(*(line.rstrip() if trimmed else line for line in cut)) == parse(path.read_text())
+
+
+def test_a_line_cut_before_the_edge_was_cut_at_a_blank():
     facts = topo(
-        "        GPU0    GPU1    CPU Aff",
-        "inity    NUMA Affinity",
-        "GPU0     X      NV1",
-        "8        0-55,112-167    0",
-        "GPU1    NV18     X      0-55,112-16",
-        "7    0",
+        "        GPU0    GPU1    CPU Affinity    NUMA",
+        "Affinity   GPU NUMA ID",
+        "GPU0     X      SYS     0-31",
+        "0               N/A",
+        "GPU1    SYS      X      32-63",
+        "1               N/A",
     )
-    assert facts["links"] == {"0-1": "NV18"}
-    assert [gpu["cpus"] for gpu in facts["gpus"]] == ["0-55,112-167"] * 2
+    assert [(gpu["cpus"], gpu["numa"]) for gpu in facts["gpus"]] == [("0-31", [0]), ("32-63", [1])]
 
 
 def test_wsl_prints_only_the_last_column():

@@ -106,15 +106,19 @@ def _split(lines: list[str]) -> _Sections:
     early = next((line for line in lines[:start] if _row_match(line)), None)
     if early is not None:
         raise ambiguous("topo", f"a row comes before the header ('{excerpt(early)}')")
-    in_legend = False
-    for line in lines[start:]:
-        in_legend = in_legend or bool(_LEGEND.match(line))
-        if in_legend:
-            found.legend.append(line)
-        elif line.strip():
-            _place(line, found)
+    end = next((at for at, line in enumerate(lines) if at > start and _LEGEND.match(line)), len(lines))
+    for line in _with_cuts(lines[start:end]):
+        _place(line, found)
+    found.legend = lines[end:]
     _refuse_second_matrix(found.legend)
     return found
+
+
+def _with_cuts(lines: list[str]) -> list[str]:
+    """Filled lines; those that end before the widest one end in a blank, as no terminal cut a word there."""
+    filled = [line for line in lines if line.strip()]
+    width = max(len(line.expandtabs(8)) for line in filled)
+    return [line if len(line.expandtabs(8)) == width else f"{line} " for line in filled]
 
 
 def _place(line: str, found: _Sections) -> None:
