@@ -103,6 +103,7 @@ def _traits(device: Device) -> tuple[object, ...]:
         device.usable_bytes,
         device.is_mig,
         device.exclusive,
+        device.shared,
         device.node,
         device.locality,
     )

@@ -18,7 +18,8 @@ class Device:
     """A device and what is left of it. ``usable_bytes`` is in whole MiB and without what others hold; None: unknown.
 
     ``node`` is the first NUMA node near it that has CPUs, ``locality`` an index into ``localities``; None: unknown.
-    ``exclusive``: the driver lets one process use it at a time. ``barred``: why it is out of reach altogether.
+    ``exclusive``: the driver lets one process use it at a time. ``shared``: another deployment holds a part of it.
+    ``barred``: why it is out of reach altogether.
     """
 
     uuid: str
@@ -33,6 +34,7 @@ class Device:
     used_known: bool = True
     held: tuple[Reservation, ...] = ()
     exclusive: bool = False
+    shared: bool = False
     barred: str | None = None
 
     @property
@@ -89,6 +91,7 @@ def _device(
         used_known=part.used_bytes is not None,
         held=held,
         exclusive=mode.startswith("exclusive"),
+        shared=any(part.uuid in grant.devices for grant in grants),
         barred=_barred(part.uuid, mode, grants),
     )
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from toolkit.plan.board import Board
 from toolkit.plan.demand import Demand
+from toolkit.plan.devices import Device
 
 EMPTY, SHARED, CLOSED = 0, 1, 2
 Group = tuple[int, ...]
@@ -24,6 +25,11 @@ class Holder(NamedTuple):
         if self.free_bytes is None:
             return Holder(None, CLOSED)
         return Holder(self.free_bytes - demand.need_bytes, CLOSED if demand.alone else SHARED)
+
+
+def untouched(device: Device) -> Holder:
+    """A device before any of our services is on it."""
+    return Holder(device.usable_bytes, SHARED if device.shared else EMPTY)
 
 
 def choices(board: Board, holders: Sequence[Holder], demand: Demand) -> Iterator[tuple[Group, ...]]:

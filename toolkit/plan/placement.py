@@ -18,7 +18,7 @@ from typing import NamedTuple
 from toolkit.plan.board import Board
 from toolkit.plan.cores import Reach
 from toolkit.plan.demand import Demand
-from toolkit.plan.groups import Group, Holder, choices
+from toolkit.plan.groups import Group, Holder, choices, untouched
 from toolkit.plan.packing import Rest, devices_at_least, devices_for_cores, rest_of
 from toolkit.plan.remote import Claims, RemoteCount, merged
 
@@ -123,7 +123,7 @@ class _Search:
         self._gave_up = False
 
     def run(self) -> Placement | None:
-        root = Node(0, tuple(Holder(d.usable_bytes, 0) for d in self._board.devices), (), 0, 0, 0, 0, ())
+        root = Node(0, tuple(map(untouched, self._board.devices)), (), 0, 0, 0, 0, ())
         if not self._prepare(root):
             return None
         self._descend(root)
