@@ -43,6 +43,16 @@ def test_the_driver_binding_is_not_loaded_by_import():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_driver_that_does_not_match_its_library_is_a_note(machine, monkeypatch):
+    def refuse():
+        raise NvmlError("Driver/library version mismatch")
+
+    monkeypatch.setattr("toolkit.host.probe.load_nvml", refuse)
+    host = probe(**machine.world, environ={})
+    assert host.gpus == ()
+    assert host.notes == ("no GPUs: Driver/library version mismatch",)
+
+
 def test_an_empty_tree_gives_a_host_of_unknowns(tmp_path):
     host = probe(tmp_path, tmp_path, tmp_path, FakeNvml(), lambda argv: None, environ={})
     assert (host.gpus, host.numa, host.nics, host.memory_bytes, host.mems_allowed) == ((), (), (), None, None)

@@ -169,6 +169,11 @@ def test_a_pair_that_says_two_things_is_refused():
     assert "SYS" in error.what
 
 
+@pytest.mark.parametrize("word", ["1," * 3000 + "1", "X" * 100_000, "NV1" * 300, "1-2," * 70])
+def test_a_word_that_splits_in_thousands_of_ways_is_refused_at_once(word):
+    assert refusal("GPU0 CPU Affinity NUMA Affinity GPU NUMA ID", f"GPU0 X{word}")
+
+
 def test_links_of_a_missing_row_come_from_the_other_rows_and_its_cpus_from_nowhere():
     facts = topo("GPU0 GPU1 NIC0 CPU Affinity", "GPU0 X NV4 PIX 0-3", "NIC0 PIX SYS X")
     assert facts["missing_rows"] == ["GPU1"]

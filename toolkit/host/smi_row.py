@@ -15,6 +15,7 @@ _CELLS = re.compile(f"{CELL}+")
 _NUMBER = r"(?:0|[1-9]\d{0,4})"
 _RANGE = re.compile(rf"({_NUMBER})(?:-({_NUMBER}))?")
 _UNKNOWN = ("N/A", "-1")
+_MAX_WORD = 300  # a longer word is not split: ways to do so grow with the cube of its length
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ def readings(row: RowText, columns: Columns) -> set[Reading]:
     plain = _plain(tokens, columns)
     if plain and len(plain.tail) == len(columns.tail):
         return {Reading(plain.cells, _nulls(plain.tail))}
+    if max((len(token.text) for token in tokens), default=0) > _MAX_WORD:
+        return set()
     filled = _fills(tokens, columns)
     if plain is None:
         return filled
@@ -183,9 +186,10 @@ def _tail_splits(words: list[str], columns: list[str]) -> Iterator[tuple[str, ..
             yield ()
         return
     first, *others = words
-    for cut in range(1, len(first) + 1):
+    whole = len(first)
+    for cut in range(whole if len(columns) == 1 else 1, whole + 1):
         if _fits(first[:cut], columns[0]):
-            rest = [first[cut:], *others] if cut < len(first) else others
+            rest = [first[cut:], *others] if cut < whole else others
             for values in _tail_splits(rest, columns[1:]):
                 yield (first[:cut], *values)
 
