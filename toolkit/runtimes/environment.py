@@ -18,8 +18,8 @@ FIXED = {
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
     # GNU OpenMP's threads spin for milliseconds by default, which starves whoever shares a core with them. Read on 2
-    # cores: a compiled 135M decoder took 586 ms a token beside other work, and 31 ms with this (23 ms when threads never
-    # spin); 200 small matrix products on idle cores took 16 ms with and without this, and 25 ms when they never spin.
+    # cores: a compiled 135M decoder took 586 ms a token beside other work, 31 ms with this, and 23 ms when threads
+    # never spin; 200 small matrix products on idle cores took 16 ms with and without this, and 25 ms without spinning.
     "GOMP_SPINCOUNT": "1000",
     # flash-attn-4 keeps compiled kernels on disk only when told to.
     "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
