@@ -12,16 +12,14 @@ Demangler = Callable[[str], "str | None"]
 @functools.lru_cache(maxsize=1)
 def system_demangler() -> Demangler | None:
     """The ``__cxa_demangle`` of this machine's libstdc++ (or libc++abi); None where neither is installed."""
-    for library in ("libstdc++.so.6", "libc++abi.so.1"):
-        try:
-            return _demangler_of(ctypes.CDLL(library))
-        except (OSError, AttributeError):
-            continue
-    return None
+    return _demangler_of("libstdc++.so.6") or _demangler_of("libc++abi.so.1")
 
 
-def _demangler_of(library: ctypes.CDLL) -> Demangler:
-    function = library["__cxa_demangle"]
+def _demangler_of(library: str) -> Demangler | None:
+    try:
+        function = ctypes.CDLL(library)["__cxa_demangle"]
+    except (OSError, AttributeError):
+        return None
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
     free = ctypes.CDLL(None)["free"]
@@ -64,4 +62,4 @@ def readable(name: str) -> str:
     text = demangle(name)
     for spelling in STRING_SPELLINGS:
         text = text.replace(spelling, "std::string")
-    return text.replace("std::__cxx11::", "std::")
+    return text.replace("std::__cxx11::", "std::").replace("[abi:cxx11]", "")
