@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import profiler_legacy
 from torch.nn import functional as F  # noqa: N812
-from torch.utils._python_dispatch import TorchDispatchMode
 
 NAMES = ("fa4", "fa3", "fa2", "sdpa", "vanilla")
 # Module and function of each flash-attn generation, and the compute capabilities it has kernels for.
@@ -22,6 +22,8 @@ _FLASH = {
     "fa3": ("flash_attn_interface", (9, 0), (10, 0)),
     "fa2": ("flash_attn", (8, 0), None),
 }
+# Operators that only choose a kernel.
+_WRAPPERS = ("aten::scaled_dot_product_attention", "aten::softmax")
 _FLASH_FUNCTION = "flash_attn_varlen_func"
 
 Bias = Callable[[int], Tensor]
@@ -156,54 +158,46 @@ def obstacle(name: str, needs: Needs) -> str | None:
     return None
 
 
-def kernel(name: str) -> Kernel:
-    """The function of a path.
+def kernel(name: str) -> tuple[Kernel, str]:
+    """The function of a path, and the full name of what it calls.
 
     Raises: ImportError when its library is not there or does not load.
     """
     if name == "sdpa":
-        return sdpa
+        return sdpa, "torch.nn.functional.scaled_dot_product_attention"
     if name == "vanilla":
-        return vanilla
+        return vanilla, "torch.softmax"
     module = importlib.import_module(_FLASH[name][0])
     function = getattr(module, _FLASH_FUNCTION, None)
     if function is None:
         raise ImportError(f"{_FLASH[name][0]} has no {_FLASH_FUNCTION}")
-    return _flash(function)
+    return _flash(function), f"{function.__module__}.{function.__qualname__}"
 
 
 class Attention:
-    """One path. ``used`` is its name once it has run, ``kernels`` what it dispatched to when it was observed."""
+    """One path. ``used`` is its name once it has run, ``kernels`` what its first call dispatched to."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._kernel = kernel(name)
+        self._kernel, self._source = kernel(name)
         self.used: str | None = None
         self.kernels: tuple[str, ...] = ()
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, where: Layout) -> Tensor:
         """Attention [T, H, D]."""
-        output = self._kernel(q, k, v, where)
+        if self.used is None:
+            return self._observed(q, k, v, where)
+        return self._kernel(q, k, v, where)
+
+    def _observed(self, q: Tensor, k: Tensor, v: Tensor, where: Layout) -> Tensor:
+        # The dispatch-mode API would tell the same, but imports all of torch._dynamo: a second of every start.
+        with profiler_legacy.profile() as observer:  # type: ignore[no-untyped-call]
+            output = self._kernel(q, k, v, where)
         self.used = self._name
+        names = (event.name for event in observer.function_events or ())
+        self.kernels = tuple(dict.fromkeys(filter(_is_kernel, names))) or (self._source,)
         return output
 
-    def observe(self, forward: Callable[[], object]) -> None:
-        """Nothing; runs ``forward`` and keeps the names of the attention kernels that torch dispatched meanwhile."""
-        recorder = _Recorder()
-        with torch.no_grad(), recorder:
-            forward()
-        self.kernels = tuple(dict.fromkeys(name for name in recorder.names if _is_attention(name)))
 
-
-def _is_attention(name: str) -> bool:
-    return "attention" in name or "attn" in name or "softmax" in name
-
-
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name() if hasattr(func, "name") else str(func))
-        return func(*args, **(kwargs or {}))
+def _is_kernel(name: str) -> bool:
+    return any(word in name for word in ("attention", "attn", "softmax")) and name not in _WRAPPERS

@@ -186,7 +186,9 @@ def load(backend: FrontendBackend, options: Any, status: Status, notify: Callabl
     config = sentence.read_sentence_config(options.model_dir)
     with status.timed("weights"):
         dtype = _dtype(options.dtype, device)
-        encoder = sentence.SentenceEncoder.load(config, device, dtype, options.attention, status.read)
+        weights = sentence.load_encoder(config, device, dtype, status.read)
+    with status.timed("attention"):
+        encoder = sentence.SentenceEncoder(weights, config, sentence.choose_attention(weights, options.attention))
     with status.timed("tokenizer"):
         tokenizer = sentence.SentenceTokenizer.load(config, encoder.max_length)
     tokens = _batch_tokens(device)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from toolkit.serve.status import PARTS, Status
+from toolkit.serve.status import Status
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 STAGES = ("preload", "loaded", "serving", "draining")
@@ -61,8 +61,7 @@ class _State(Collector):
             stage.add_metric([name], float(self._status.stage == name))
         yield stage
         parts = GaugeMetricFamily("coexist_server_start_seconds", "Time of each part of the start.", labels=["part"])
-        for name in PARTS:
-            seconds = self._status.parts.get(name)
+        for name, seconds in list(self._status.parts.items()):
             if seconds is not None:
                 parts.add_metric([name], seconds)
         yield parts

@@ -23,7 +23,7 @@ class Engine(Protocol):
     """The compiled engine, as far as requests need it. Logits are float32."""
 
     max_batch_size: int
-    eos_token_ids: tuple[int, ...]
+    eos_token_ids: Sequence[int]
 
     def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
         """Logits [vocab] after the prompt, whose keys and values now fill the slot."""

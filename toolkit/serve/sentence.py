@@ -157,27 +157,10 @@ class SentenceTokenizer:
 class SentenceEncoder:
     """Embeds texts of token ids with an attention path that has proven to run."""
 
-    def __init__(self, encoder: Encoder, config: SentenceConfig, asked: str) -> None:
+    def __init__(self, encoder: Encoder, config: SentenceConfig, attention: Attention) -> None:
         self._encoder = encoder
         self._config = config
-        self.attention = choose_attention(encoder, asked)
-
-    @classmethod
-    def load(
-        cls,
-        config: SentenceConfig,
-        device: torch.device,
-        dtype: torch.dtype,
-        asked: str,
-        on_bytes: Callable[[int], None],
-    ) -> SentenceEncoder:
-        """The encoder of a folder, in memory.
-
-        Raises: ToolkitError when the folder is damaged or unsupported, or the attention cannot be had.
-        """
-        sizes = read_encoder_config(config.encoder_dir)
-        encoder = Encoder(sizes, Checkpoint(config.encoder_dir, device, dtype, on_bytes))
-        return cls(encoder, config, asked)
+        self.attention = attention
 
     @property
     def max_length(self) -> int:
@@ -211,6 +194,17 @@ class SentenceEncoder:
         return (F.normalize(vectors, dim=-1) if self._config.normalize else vectors).cpu()
 
 
+def load_encoder(
+    config: SentenceConfig, device: torch.device, dtype: torch.dtype, on_bytes: Callable[[int], None] = lambda _: None
+) -> Encoder:
+    """The encoder of a folder, in memory; ``on_bytes`` hears of each tensor read.
+
+    Raises: ToolkitError when the folder is damaged or unsupported.
+    """
+    sizes = read_encoder_config(config.encoder_dir)
+    return Encoder(sizes, Checkpoint(config.encoder_dir, device, dtype, on_bytes))
+
+
 def choose_attention(encoder: Encoder, asked: str) -> Attention:
     """The asked attention path, or for ``auto`` the first that suits, after it has run on this encoder.
 
@@ -241,7 +235,8 @@ def _proven(encoder: Encoder, name: str) -> tuple[Attention | None, str]:
         return None, f"its library does not load: {e}"
     ids = [0] * min(PROBE_TOKENS, encoder.config.max_length)
     try:
-        attention.observe(lambda: encoder.forward([ids], attention))
+        with torch.inference_mode():
+            encoder.forward([ids], attention)
     except Exception as e:  # whatever a kernel raises for sizes it does not take
         return None, f"it does not run this model: {e}"
     return attention, ""
