@@ -58,10 +58,11 @@ def by_own_encoder(config: SentenceConfig, text: str) -> list[float]:
     """The embedding of our own encoder with its plainest attention. This imports torch."""
     import torch  # noqa: PLC0415 - takes seconds
 
-    from toolkit.serve.sentence import SentenceEncoder, SentenceTokenizer  # noqa: PLC0415 - imports torch
+    from toolkit.serve import sentence  # noqa: PLC0415 - imports torch
 
-    encoder = SentenceEncoder.load(config, torch.device("cpu"), torch.float32, "vanilla", lambda count_bytes: None)
-    tokens = SentenceTokenizer.load(config, encoder.max_length).encode([text])[0]
+    weights = sentence.load_encoder(config, torch.device("cpu"), torch.float32)
+    encoder = sentence.SentenceEncoder(weights, config, sentence.choose_attention(weights, "vanilla"))
+    tokens = sentence.SentenceTokenizer.load(config, encoder.max_length).encode([text])[0]
     return [float(x) for x in encoder.embed([tokens.ids])[0]]
 
 
