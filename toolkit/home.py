@@ -23,8 +23,8 @@ class Home:
         return cls(Path(data).expanduser().absolute() / "coexist")
 
     @property
-    def store(self) -> Path:
-        return self.root
+    def references(self) -> Path:
+        return self.root / "references"
 
     @property
     def states(self) -> Path:

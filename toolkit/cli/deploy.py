@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from toolkit import workflow
-from toolkit.cli import live, output, picture, tables
+from toolkit.cli import live, output, tables
 from toolkit.cli.options import config_argument, host_option, json_option
 from toolkit.errors import UsageError
+from toolkit.home import Home
 from toolkit.units import parse_duration_s
 
 
@@ -32,7 +32,7 @@ def plan_command(config: Path, host_file: Path | None, as_json: bool) -> None:
     coexist plan configs/quickstart.yaml
     coexist plan deploy.yaml --host node7.json --json
     """
-    document = workflow.plan_document(config, host_file)
+    document = workflow.plan_document(config, Home.find(), host_file)
     if as_json:
         output.document(document)
     else:
@@ -57,14 +57,3 @@ def up_command(config: Path, detach: bool, exit_when_ready: bool, timeout: float
     if detach:
         return live.detach(config, timeout, as_json)
     return live.up(config, exit_when_ready, timeout, as_json)
-
-
-def show_ready(status: dict[str, Any], as_json: bool) -> None:
-    """The status of the moment everything became ready: JSON, or timeline, first tokens and lines to try."""
-    if as_json:
-        output.document(status)
-        return
-    console = output.console()
-    for part in (picture.timeline(status), picture.first_tokens(status)):
-        console.print()
-        console.print(part)

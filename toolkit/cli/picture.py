@@ -29,36 +29,31 @@ def live(status: Mapping[str, Any]) -> Table:
         table.add_column(heading, header_style="bold", no_wrap=heading != "now")
     for service in status["services"]:
         state = service["state"]
-        table.add_row(service["name"], Text(state, STYLES[state]), _bar(service), _now(service))
+        bar = _bar(state, stages_done(state, service["progress"]))
+        table.add_row(service["name"], Text(state, STYLES[state]), bar, _now(service))
     return table
 
 
-def _bar(service: Mapping[str, Any]) -> ProgressBar:
-    done, total = stage_progress(service)
-    finished = STYLES["SERVING"] if service["state"] == "SERVING" else STYLES["PRIME"]
-    return ProgressBar(total, done, width=BAR_WIDTH, complete_style=finished, finished_style=finished)
+def _bar(state: str, done: float) -> ProgressBar:
+    style = STYLES["SERVING"] if state == "SERVING" else STYLES["PRIME"]
+    return ProgressBar(len(STAGES) - 1, done, width=BAR_WIDTH, complete_style=style, finished_style=style)
 
 
-def stage_progress(service: Mapping[str, Any]) -> tuple[float, float]:
-    """How far a start is, out of the number of stages: a stage counts whole once it is left."""
-    state = service["state"]
+def stages_done(state: str, progress: Mapping[str, Any] | None) -> float:
+    """How many of the three stages before SERVING are done; the one at hand counts in part."""
     if state not in STAGES:
-        return 0.0, len(STAGES) - 1
-    position = float(STAGES.index(state))
-    progress = service.get("progress") or {}
-    if progress.get("total"):
-        position += min(1.0, progress["done"] / progress["total"]) * 0.99
-    return min(position, len(STAGES) - 1), len(STAGES) - 1
+        return 0.0
+    part = min(1.0, progress["done"] / progress["total"]) if progress and progress["total"] else 0.0
+    return min(STAGES.index(state) + part * 0.99, len(STAGES) - 1.0)
 
 
 def _now(service: Mapping[str, Any]) -> str:
-    failure = service["last_failure"]
+    failure, progress = service["last_failure"], service["progress"]
     if service["state"] in ("FAILED", "BACKOFF") and failure:
-        return str(failure.get("summary") or failure)
-    progress = service.get("progress") or {}
-    if service["state"] == "SERVING" or not progress.get("what"):
+        return str(failure["summary"])
+    if progress is None:
         return ""
-    counted = f" {progress['done']}/{progress['total']}" if progress.get("total") else ""
+    counted = f" {progress['done']}/{progress['total']}" if progress["total"] else ""
     return f"{progress['what']}{counted}"
 
 
@@ -129,7 +124,7 @@ def overview(status: Mapping[str, Any]) -> Table:
             service["name"], Text(service["state"], STYLES[service["state"]]), str(service["attempt"]),
             str(service["pid"] or "-"), service["cpus"] or "-", _gpus(service["gpus"]),
             f"{_ms(times['first'])} / {_ms(times['p50'])}", str(service["restarts"]),
-            str(failure.get("summary") or failure) if failure else "-",
+            str(failure["summary"]) if failure else "-",
         )  # fmt: skip
     return table
 

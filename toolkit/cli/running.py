@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from toolkit.cli import output, picture
@@ -87,7 +89,7 @@ def down_command(deployment: str | None, as_json: bool) -> None:
     _done({"deployment": running.deployment, "action": "down"}, f"{running.deployment} is stopped", as_json)
 
 
-def _act(action: str, service: str, deployment: str | None, as_json: bool) -> None:
+def _act(action: Literal["restart", "stop"], service: str, deployment: str | None, as_json: bool) -> None:
     running = client.find(deployment)
     running.act(action, service)
     past = {"restart": "is restarting", "stop": "is stopped"}[action]

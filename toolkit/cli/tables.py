@@ -101,9 +101,17 @@ def commands(document: Mapping[str, Any]) -> Group:
 
 def engines(entries: Iterable[Mapping[str, Any]]) -> Table:
     """The engine store."""
-    table = _table("engine", "fingerprint", "size", "made", "path")
+    table = _table("engine", "fingerprint", "size", "built in", "path")
     for entry in entries:
-        table.add_row(
-            entry["name"], entry["fingerprint"][:12], format_bytes(entry["size_bytes"]), entry["made_at"], entry["path"]
-        )
+        size, took = format_bytes(entry["size_bytes"]), format_duration(entry["build_seconds"])
+        table.add_row(entry["name"], entry["fingerprint"][:12], size, took, entry["path"])
     return table
+
+
+def pruned(document: Mapping[str, Any]) -> Group:
+    """What a prune removed, left and freed."""
+    verb = "would remove" if document["dry_run"] else "removed"
+    parts = [f"{verb} {entry['path']}  ({entry['name']})" for entry in document["removed"]]
+    parts += [f"in use, left: {entry['path']}  ({entry['name']})" for entry in document["in_use"]]
+    parts += [f"{verb} leftover {path}" for path in document["leftovers"]]
+    return Group(*parts, f"{'would free' if document['dry_run'] else 'freed'} {format_bytes(document['freed_bytes'])}")

@@ -1,0 +1,54 @@
+"""What a plan asks of the host-wide ledger, and what the ledger holds for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.config.models import Deployment
+from toolkit.host.model import Host
+from toolkit.plan.model import Grant as Held
+from toolkit.plan.model import Plan, ServicePlan
+from toolkit.reserve import GpuClaim, Grant, Request, Totals
+
+
+def requests(plan: Plan, deployment: Deployment, context_bytes: int) -> dict[str, Request]:
+    """What each service needs, to be granted together; ``context_bytes`` come on top of each budget."""
+    return {service.name: _request(service, deployment, context_bytes) for service in plan.services}
+
+
+def _request(planned: ServicePlan, deployment: Deployment, context_bytes: int) -> Request:
+    service = deployment.services[planned.name]
+    budgets = [(device.uuid, device.budget_bytes) for device in planned.devices]
+    return Request(
+        gpus=tuple(
+            GpuClaim(uuid=uuid, share=service.gpus.share, memory_bytes=None if size is None else size + context_bytes)
+            for uuid, size in budgets
+        ),
+        cpus=planned.cpus,
+        # 'auto' takes what is left and gives way; only a number or a list is exclusive.
+        cpus_shared=service.cpus == "auto",
+        ports=(planned.port,),
+    )
+
+
+def totals(host: Host) -> Totals:
+    """What there is to grant: each device's memory less what foreign processes hold."""
+    devices = [device for gpu in host.gpus for device in (gpu.mig if gpu.mig is not None else (gpu,))]
+    free = {d.uuid: None if d.memory_bytes is None else d.memory_bytes - (d.used_bytes or 0) for d in devices}
+    return Totals(gpu_bytes=free, numa_bytes={node.node: node.memory_bytes for node in host.numa})
+
+
+def held(grants: Sequence[Grant], with_shared_cpus: bool) -> tuple[Held, ...]:
+    """What other deployments hold, as the planner takes it; CPUs that give way only when asked for."""
+    return tuple(_held(grant, with_shared_cpus or not grant.request.cpus_shared) for grant in grants)
+
+
+def _held(grant: Grant, with_cpus: bool) -> Held:
+    request = grant.request
+    return Held(
+        owner=f"deployment '{grant.owner.deployment}'",
+        cpus=request.cpus if with_cpus else (),
+        devices={claim.uuid: claim.memory_bytes if claim.share else None for claim in request.gpus},
+        ports=request.ports,
+        pids=frozenset({grant.owner.pid}),
+    )

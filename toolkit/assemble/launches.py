@@ -1,0 +1,134 @@
+"""From a plan to processes: what each service's runtime is told, and what the supervisor is given."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toolkit import affinity, runtimes
+from toolkit.assemble.paths import Paths
+from toolkit.config.models import Deployment
+from toolkit.home import Home
+from toolkit.host.model import Host
+from toolkit.plan.model import Plan, ServicePlan
+from toolkit.runtimes.base import Assignment, Context, Launch
+from toolkit.supervise.service import ServiceRun
+from toolkit.units import MIB
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A built engine: its folder and what its builder says of it."""
+
+    folder: Path
+    fingerprint: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that launches are made of. ``engines`` by engine name, ``references`` by service."""
+
+    deployment: Deployment
+    host: Host
+    plan: Plan
+    paths: Paths
+    home: Home
+    engines: Mapping[str, Engine]
+    references: Mapping[str, Mapping[str, Any]]
+    environ: Mapping[str, str]
+
+
+def launch(stage: Stage, name: str, token: str) -> Launch:
+    """The process of one service; ``token`` lets coexist in before the service is registered.
+
+    Raises: ToolkitError when its runtime cannot do what is asked.
+    """
+    runtime = runtimes.get(stage.deployment.services[name].runtime)
+    return runtime.launch(context(stage, name, token), assignment(stage.host, _planned(stage.plan, name)))
+
+
+def launches(stage: Stage) -> dict[str, Launch]:
+    """Every service's process, to be shown: their tokens open nothing."""
+    return {service.name: launch(stage, service.name, "-") for service in stage.plan.services}
+
+
+def context(stage: Stage, name: str, token: str) -> Context:
+    """Where the service runs."""
+    service = stage.deployment.services[name]
+    engine = stage.engines.get(service.engine or "")
+    recipe = stage.paths.engines.get(service.engine or "")
+    return Context(
+        deployment=stage.deployment,
+        name=name,
+        service=service,
+        python=stage.paths.pythons[name],
+        model_dir=stage.paths.models.get(name),
+        engine_dir=engine.folder if engine else _not_built(service.engine),
+        engine_manifest=engine.facts if engine else None,
+        recipe=recipe.recipe.model if recipe else None,
+        cache_dir=stage.home.cache(stage.deployment.name, name),
+        token=token,
+        reference=stage.references.get(name),
+        environ=stage.environ,
+    )
+
+
+def _not_built(engine: str | None) -> Path | None:
+    """Stands for the folder of an engine in a plan for another machine."""
+    return None if engine is None else Path(f"<engine {engine}>")
+
+
+def assignment(host: Host, planned: ServicePlan) -> Assignment:
+    """The plan's part for one service, as its runtime takes it."""
+    cores = sum(1 for core in host.cores if set(core.cpus) & set(planned.cpus))
+    return Assignment(
+        cpus=planned.cpus,
+        port=planned.port,
+        device_uuids=tuple(device.uuid for device in planned.devices),
+        device_indices=tuple(device.index for device in planned.devices),
+        device_total_bytes=tuple(device.total_bytes for device in planned.devices),
+        budget_bytes=tuple(device.budget_bytes for device in planned.devices),
+        numa_nodes=planned.numa_nodes,
+        memory_bind=planned.memory_bind,
+        physical_cores=cores or None,
+    )
+
+
+def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
+    """What the supervisor is told of one service."""
+    service = stage.deployment.services[planned.name]
+    return ServiceRun(
+        name=planned.name,
+        runtime=planned.runtime,
+        launch=lambda attempt: launch(stage, planned.name, secrets.token_urlsafe(24)),
+        port=planned.port,
+        cpus=planned.cpus,
+        memory_policy=affinity.choose(stage.host, planned.numa_nodes, planned.memory_bind),
+        gpus=tuple(_gpu(device) for device in planned.devices),
+        after=planned.after,
+        requires=service.requires,
+        wave=planned.wave,
+        warmup=service.warmup,
+        restart=service.restart,
+        grace_s=service.grace,
+        late_compile=service.late_compile,
+    )
+
+
+def with_notes(plan: Plan, shown: Mapping[str, Launch]) -> Plan:
+    """The plan, each service's notes followed by its runtime's."""
+    services = (replace(each, notes=(*each.notes, *shown[each.name].notes)) for each in plan.services)
+    return replace(plan, services=tuple(services))
+
+
+def _gpu(device: Any) -> dict[str, Any]:
+    budget = device.budget_bytes
+    return {"uuid": device.uuid, "index": device.index, "budget_mib": None if budget is None else -(-budget // MIB)}
+
+
+def _planned(plan: Plan, name: str) -> ServicePlan:
+    return next(service for service in plan.services if service.name == name)

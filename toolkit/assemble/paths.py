@@ -1,0 +1,135 @@
+"""Every file and program that a deployment names, found on this machine; all that is missing is told at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from toolkit.config import load
+from toolkit.config.load import LoadedDeployment, LoadedRecipe
+from toolkit.config.models import Service
+from toolkit.errors import ManyFaultsError, ToolkitError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EnginePaths:
+    """The recipe of an engine and the interpreter it is built with."""
+
+    recipe: LoadedRecipe
+    python: Path
+
+
+@dataclass(frozen=True)
+class Paths:
+    """``pythons`` and ``models`` by service, ``engines`` by engine name."""
+
+    pythons: Mapping[str, Path]
+    models: Mapping[str, Path]
+    engines: Mapping[str, EnginePaths]
+
+    def source(self, name: str, service: Service) -> Path | None:
+        """The Hugging Face folder that the service's weights come from; None when there is none here."""
+        if service.engine is None or service.engine not in self.engines:
+            return self.models.get(name)
+        recipe = self.engines[service.engine].recipe
+        with suppress(ToolkitError):
+            return load.resolve(recipe.file, recipe.model.model) if recipe.model.model is not None else None
+        return None
+
+
+def as_written(deployment: LoadedDeployment) -> Paths:
+    """Paths for a plan that is made elsewhere: as the file writes them; recipes and models where they happen to be."""
+    faults: list[ToolkitError] = []
+    services, environments = deployment.model.services, deployment.model.environments
+    pythons = {
+        name: environments[service.environment].python if service.environment else Path("python3")
+        for name, service in services.items()
+    }
+    models = {name: service.model for name, service in services.items()}
+    engines = {name: _try(faults, partial(_engine_as_written, deployment, name)) for name in deployment.model.engines}
+    return Paths(pythons, _present(models), _present(engines))
+
+
+def _engine_as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
+    recipe = load.recipe(load.resolve(deployment.file, deployment.model.engines[name].recipe))
+    return EnginePaths(recipe, Path("python3"))
+
+
+def find(deployment: LoadedDeployment) -> Paths:
+    """Absolute paths of all interpreters, models and recipes.
+
+    Raises: ManyFaultsError with each path that is not there, each recipe's faults among them.
+    """
+    faults: list[ToolkitError] = []
+    services, engines = deployment.model.services, deployment.model.engines
+    pythons = {name: _try(faults, partial(python, deployment, each.environment)) for name, each in services.items()}
+    named = {name: each.model for name, each in services.items() if each.model is not None}
+    models = {name: _try(faults, partial(model, deployment, name, value)) for name, value in named.items()}
+    recipes = {name: _try(faults, partial(engine, deployment, name)) for name in engines}
+    if faults:
+        raise ManyFaultsError(_told_once(faults))
+    return Paths(_present(pythons), _present(models), _present(recipes))
+
+
+def python(deployment: LoadedDeployment, environment: str | None) -> Path:
+    """The interpreter of an environment; coexist's own when none is named.
+
+    Raises: ToolkitError when there is none, or it cannot be executed.
+    """
+    if environment is None:
+        return Path(sys.executable)
+    where = deployment.where(f"environments.{environment}.python")
+    found = load.resolve(deployment.file, deployment.model.environments[environment].python, where)
+    if not found.is_file() or not os.access(found, os.X_OK):
+        raise ToolkitError(f"'{found}' is no program", where, "Name the Python interpreter itself.", code="no_python")
+    return found
+
+
+def model(deployment: LoadedDeployment, service: str, value: Path) -> Path:
+    """The model folder of a service.
+
+    Raises: ToolkitError when there is none, or it is no Hugging Face folder.
+    """
+    where = deployment.where(f"services.{service}.model")
+    folder = load.resolve(deployment.file, value, where)
+    if deployment.model.services[service].runtime != "command" and not (folder / "config.json").is_file():
+        raise ToolkitError(
+            f"'{folder}' has no config.json", where, "Name a folder in Hugging Face's format.", code="not_a_model"
+        )
+    return folder
+
+
+def engine(deployment: LoadedDeployment, name: str) -> EnginePaths:
+    """The recipe and interpreter of one of the deployment's engines.
+
+    Raises: ToolkitError, ManyFaultsError as ``config.load.recipe`` does.
+    """
+    use = deployment.model.engines[name]
+    recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
+    return EnginePaths(load.recipe(recipe), python(deployment, use.environment))
+
+
+def _try(faults: list[ToolkitError], find_one: Callable[[], T]) -> T | None:
+    try:
+        return find_one()
+    except ManyFaultsError as many:
+        faults.extend(many.errors)
+    except ToolkitError as fault:
+        faults.append(fault)
+    return None
+
+
+def _told_once(faults: list[ToolkitError]) -> tuple[ToolkitError, ...]:
+    return tuple({str(fault): fault for fault in faults}.values())
+
+
+def _present(found: Mapping[str, T | None]) -> dict[str, T]:
+    return {name: value for name, value in found.items() if value is not None}

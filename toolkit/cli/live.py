@@ -1,0 +1,147 @@
+"""``up`` on a terminal: a live table while it starts, then what was measured and what to try."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from toolkit import workflow
+from toolkit.cli import output, picture
+from toolkit.config import load
+from toolkit.errors import ToolkitError
+from toolkit.home import Home
+from toolkit.supervise.supervisor import Supervisor
+
+INTERRUPTED = 130
+REFRESH_PER_S = 10
+POLL_S = 0.05
+
+
+class Screen:
+    """What ``up`` shows on standard error: lines that stay, and on a terminal one table that changes."""
+
+    def __init__(self) -> None:
+        self._console = output.console(stderr=True)
+        self._live: Live | None = None
+        self._states: dict[str, str] = {}
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(Text(text))
+
+    @contextmanager
+    def table(self) -> Iterator[None]:
+        """While the block runs, the table is shown and refreshed."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(Group(), console=self._console, refresh_per_second=REFRESH_PER_S, transient=True) as live:
+            self._live = live
+            yield
+        self._live = None
+
+    def show(self, supervisor: Supervisor) -> None:
+        """The table as things stand; without a terminal, a line for each state that changed."""
+        status = supervisor.snapshot()
+        if self._live is not None:
+            self._live.update(picture.live(status))
+            return
+        for service in status["services"]:
+            if not self._console.is_terminal and self._states.get(service["name"]) != service["state"]:
+                self._states[service["name"]] = service["state"]
+                self.say(f"{service['name']}: {service['state']}")
+
+
+def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bool) -> int:
+    """The exit code of ``coexist up`` in the foreground."""
+    screen, home = Screen(), Home.find()
+    started_s = time.monotonic()
+    deployment = load.deployment(config)
+    stage = workflow.prepare(deployment, home, screen.say)
+    left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
+    return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
+
+
+async def _run(stage: Any, screen: Screen, exit_when_ready: bool, timeout_s: float | None, as_json: bool) -> int:
+    interrupts: list[int] = []
+    async with workflow.started(stage, screen.show) as supervisor:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, _interrupt, supervisor, interrupts, number)
+        with screen.table():
+            await supervisor.wait_ready(timeout_s)
+        if not interrupts:
+            _show_ready(supervisor, stage, exit_when_ready, as_json)
+        if not exit_when_ready:
+            await supervisor.wait_stopped()
+        screen.say("draining and stopping")
+    return INTERRUPTED if signal.SIGINT in interrupts else 0
+
+
+def _interrupt(supervisor: Supervisor, interrupts: list[int], number: int) -> None:
+    interrupts.append(number)
+    supervisor.request_stop()
+
+
+def _show_ready(supervisor: Supervisor, stage: Any, exit_when_ready: bool, as_json: bool) -> None:
+    status = supervisor.snapshot()
+    if as_json:
+        output.document(status)
+        return
+    console = output.console()
+    for part in (picture.timeline(status), picture.first_tokens(status)):
+        console.print(part)
+        console.print()
+    if not exit_when_ready:
+        output.line("ready. Try:")
+        for text in workflow.requests_to_try(stage, supervisor.address):
+            output.line(f"  {text}")
+        output.line("Ctrl-C drains and stops everything.")
+    sys.stdout.flush()
+
+
+def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
+    """Starts ``up`` in a session of its own and returns when it is ready; the exit code."""
+    name = load.deployment(config).model.name
+    folder = Home.find().state(name)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    answer, log = folder / "up.json", folder / "up.log"
+    argv = [sys.executable, "-m", "toolkit.cli", "up", str(config.absolute()), "--json"]
+    argv += [] if timeout_s is None else ["--timeout", f"{timeout_s}s"]
+    with answer.open("wb") as out, log.open("wb") as err:
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+    document = _wait_for_answer(child, answer, log)
+    if "error" in document:
+        error = document["error"]
+        output.error(ToolkitError(**{**error, "where": error["where"] or str(log)}), as_json)
+        return child.wait()
+    if as_json:
+        output.document(document)
+    else:
+        output.console().print(Group(picture.timeline(document), "", picture.first_tokens(document)))
+        output.line(f"{name} runs in the background (pid {child.pid}). See 'coexist status'; 'coexist down' stops it.")
+    return 0
+
+
+def _wait_for_answer(child: subprocess.Popen[bytes], answer: Path, log: Path) -> dict[str, Any]:
+    """The first document that the child prints: its status when ready, or its error."""
+    while True:
+        ended = child.poll() is not None
+        line, newline, _ = answer.read_bytes().partition(b"\n")
+        if newline:
+            document: dict[str, Any] = json.loads(line)
+            return document
+        if ended:
+            raise ToolkitError("'up' ended without a word", str(log), "Its log may say why.", code="detach_failed")
+        time.sleep(POLL_S)

@@ -1,0 +1,240 @@
+"""The main job as one page: load, plan, build, launch. The command line and the bench call nothing below this."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from toolkit import affinity, build, runtimes
+from toolkit.assemble import grants, launches, needs, paths
+from toolkit.assemble.curl import curl
+from toolkit.assemble.launches import Engine, Stage
+from toolkit.build import BuiltEngine, reference
+from toolkit.config import init as first_deployment
+from toolkit.config import load
+from toolkit.config.faults import suggestion
+from toolkit.config.load import LoadedDeployment, LoadedRecipe
+from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.home import Home
+from toolkit.host import probe
+from toolkit.host import record as host_record
+from toolkit.host.model import Host
+from toolkit.plan import document as plan_json
+from toolkit.plan import planner
+from toolkit.plan.model import Plan
+from toolkit.reserve import Ledger, Owner
+from toolkit.runtimes import flash
+from toolkit.store import Store, Use
+from toolkit.supervise import ports
+from toolkit.supervise.supervisor import Supervisor
+
+Report = Callable[[str], None]
+
+
+def this_host() -> Host:
+    """What this machine is."""
+    return probe.probe(mempolicy_permitted=affinity.probe_mempolicy_permitted)
+
+
+def plan_document(config: Path, home: Home, host_file: Path | None = None) -> dict[str, Any]:
+    """The document of ``coexist plan --json``; with a recorded host nothing of this machine is consulted."""
+    deployment = load.deployment(config)
+    check_runtimes(deployment)
+    recorded = host_record.load(host_file) if host_file else None
+    found = paths.as_written(deployment) if recorded else paths.find(deployment)
+    host = recorded or this_host()
+    made = make_plan(deployment, host, found)
+    engines = {} if recorded else described_engines(deployment, found, home)
+    stage = Stage(deployment.model, host, made, found, home, engines, {}, os.environ)
+    shown = launches.launches(stage)
+    commands = {name: (launch.argv, launch.env) for name, launch in shown.items()}
+    return plan_json.document(launches.with_notes(made, shown), commands)
+
+
+def check_runtimes(deployment: LoadedDeployment) -> None:
+    """Raises ManyFaultsError with everything that a service asks of a program that does not offer it."""
+    faults = [_runtime_fault(deployment, name) for name in deployment.model.services]
+    if found := [fault for fault in faults if fault]:
+        raise ManyFaultsError(tuple(found))
+
+
+def _runtime_fault(deployment: LoadedDeployment, name: str) -> ToolkitError | None:
+    service = deployment.model.services[name]
+    try:
+        runtimes.get(service.runtime).check(name, service)
+    except ToolkitError as fault:
+        where = deployment.where(fault.where or f"services.{name}.runtime")
+        return ToolkitError(fault.what, where, fault.hint, code=fault.code, **fault.details)
+    return None
+
+
+def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> Plan:
+    """The plan on what other deployments of this host leave; CPUs that give way are taken only where none are left."""
+    model, wanted = deployment.model, needs.read(deployment.model, found)
+    if host.recorded:
+        return planner.make(model, host, wanted)
+    held, taken = Ledger.of_this_host().grants(), ports.taken()
+    try:
+        return planner.make(model, host, wanted, ports_taken=taken, grants=grants.held(held, True))
+    except ToolkitError as refusal:
+        if refusal.details.get("resource") != "cpus":
+            raise
+    return planner.make(model, host, wanted, ports_taken=taken, grants=grants.held(held, False))
+
+
+def build_engines(
+    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report, *, force: bool = False
+) -> dict[str, BuiltEngine]:
+    """Every engine of the deployment, made or reused, for the device of the service that uses it."""
+    return {
+        name: build.ensure(
+            engine.recipe, engine.python, store, force=force, report=report, device=device_of(deployment, name)
+        )
+        for name, engine in found.engines.items()
+    }
+
+
+def build_file(
+    file: Path, home: Home, report: Report, *, only: str | None = None, dry_run: bool = False, force: bool = False
+) -> list[BuiltEngine]:
+    """The engines of a deployment or of one recipe, made, reused or (``dry_run``) described.
+
+    Raises: ToolkitError, also when there is no engine ``only``.
+    """
+    store = Store(home.root)
+    wanted = _engines_of(file, only)
+    if dry_run:
+        return [build.describe(recipe, python, store, device=device) for recipe, python, device in wanted]
+    return [build.ensure(*each[:2], store, force=force, report=report, device=each[2]) for each in wanted]
+
+
+def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home) -> dict[str, Engine]:
+    """Where each engine is or will be; nothing is built."""
+    store = Store(home.root)
+    described = {
+        name: build.describe(each.recipe, each.python, store, device=device_of(deployment, name))
+        for name, each in found.engines.items()
+    }
+    return {name: Engine(each.path, each.fingerprint, each.info) for name, each in described.items()}
+
+
+def _engines_of(file: Path, only: str | None) -> list[tuple[LoadedRecipe, Path, str | None]]:
+    """Recipe, interpreter and device of each engine that a file names."""
+    if load.kind(file) == "recipe":
+        recipe = load.recipe(file)
+        names = [recipe.model.name]
+        engines: list[tuple[LoadedRecipe, Path, str | None]] = [(recipe, Path(sys.executable), None)]
+    else:
+        deployment = load.deployment(file)
+        names = list(deployment.model.engines)
+        found = {name: paths.engine(deployment, name) for name in names}
+        engines = [(each.recipe, each.python, device_of(deployment, name)) for name, each in found.items()]
+    if only is not None and only not in names:
+        hint = suggestion(only, names) or f"There are: {', '.join(names) or 'none'}."
+        raise ToolkitError(f"no engine '{only}'", str(file), hint, code="unknown_engine")
+    return [engine for name, engine in zip(names, engines, strict=True) if only in (None, name)]
+
+
+def device_of(deployment: LoadedDeployment, engine: str) -> str | None:
+    """``cuda`` where a service with GPUs uses the engine, ``cpu`` where one without does; None: no service uses it."""
+    users = [service for service in deployment.model.services.values() if service.engine == engine]
+    if not users:
+        return None
+    return "cuda" if any(service.gpus.size for service in users) else "cpu"
+
+
+def references(
+    deployment: LoadedDeployment, found: paths.Paths, home: Home, store: Store, report: Report
+) -> dict[str, Mapping[str, Any]]:
+    """The right answer of every service without an engine, from plain transformers, made once per model."""
+    recorded = {}
+    for name, service in deployment.model.services.items():
+        if service.runtime == "flash":
+            pythons = [found.pythons[name], Path(sys.executable)]
+            recorded[name] = reference.ensure(
+                found.models[name], flash.canary_prompt(service), pythons, home.references, hash_cache=store.hash_cache
+            )
+    return recorded
+
+
+def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
+    """Everything that a start needs and that takes nothing from anybody: plan, engines, right answers.
+
+    Raises: ToolkitError; nothing has been started or granted then.
+    """
+    check_runtimes(deployment)
+    found, host, store = paths.find(deployment), this_host(), Store(home.root)
+    make_plan(deployment, host, found)  # before a long build: does it fit at all?
+    built = build_engines(deployment, found, store, report)
+    recorded = references(deployment, found, home, store, report)
+    made = make_plan(deployment, host, found)
+    engines = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
+    stage = Stage(deployment.model, host, made, found, home, engines, recorded, os.environ)
+    launches.launches(stage)  # a program that cannot do what is asked says so now
+    return stage
+
+
+@asynccontextmanager
+async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> AsyncIterator[Supervisor]:
+    """The deployment, granted its resources and starting; when the block ends nothing of it is left.
+
+    Raises: ToolkitError when another deployment holds what it needs, or a port is taken.
+    """
+    name, model = stage.deployment.name, stage.deployment
+    ledger, owner = Ledger.of_this_host(), Owner.current(name)
+    wanted = grants.requests(stage.plan, model, stage.host.context_bytes or planner.CONTEXT_BYTES)
+    held = ledger.grant_all(owner, wanted, grants.totals(stage.host))
+    begun: set[str] = set()
+
+    def changed(supervisor: Supervisor) -> None:
+        for service in supervisor.begun() - begun:
+            begun.add(service)
+            ledger.mark_preloaded(held[service])
+        on_change(supervisor)
+
+    supervisor = Supervisor(
+        name,
+        [launches.service_run(stage, planned) for planned in stage.plan.services],
+        stage.home.state(name),
+        wrap=affinity.wrap,
+        control_port=model.control_port,
+        on_change=changed,
+    )
+    try:
+        with ExitStack() as in_use:
+            for engine in stage.engines.values():
+                in_use.enter_context(_hold(Store(stage.home.root), engine))
+            await supervisor.start()
+            try:
+                yield supervisor
+            finally:
+                await supervisor.close()
+    finally:
+        ledger.release_all(owner)
+
+
+def _hold(store: Store, engine: Engine) -> Use:
+    """A hold on a running engine, so that prune and ``--force`` leave its files alone."""
+    entry = store.find(engine.fingerprint)
+    if entry is None:
+        raise ToolkitError(
+            "the engine was removed meanwhile", str(engine.folder), "Start again.", code="engine_missing"
+        )
+    return store.use(entry)
+
+
+def init(file: Path) -> Path:
+    """Writes a first deployment for this host. Raises: ToolkitError when the file exists."""
+    first_deployment.write(file, first_deployment.render(this_host()))
+    return file
+
+
+def requests_to_try(stage: Stage, control: str | None) -> list[str]:
+    """A ``curl`` line for each service, and one for the whole."""
+    shown = launches.launches(stage)
+    lines = [curl(shown[each.name], each.port) for each in stage.plan.services]
+    return [*lines, *([f"curl {control}/readyz"] if control else [])]
