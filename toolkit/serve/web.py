@@ -261,12 +261,12 @@ class Ended:
 
 async def _run(server: Server, worker: Worker, ended: Ended, listener: socket.socket) -> int:
     future = ended.attach()
+    _handle_signals(server.status, ended)
     runner = web.AppRunner(server.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     host, port = listener.getsockname()[:2]
     log.info("listening on %s:%d", host, port)
-    _handle_signals(server.status, ended)
     worker.start()
     code = await future
     await runner.cleanup()
