@@ -97,22 +97,30 @@ def _pinned_twice(case: Case) -> ToolkitError | None:
     return None
 
 
-def _to_blame(case: Case, easy: Sequence[Demand], hard: Sequence[Demand], devices: Sequence[Device]) -> list[int]:
-    """Positions of the demands of which easing any one alone is enough; all that differ when none is."""
+def _to_blame(
+    case: Case, easy: Sequence[Demand], hard: Sequence[Demand], devices: Sequence[Device]
+) -> tuple[list[Demand], list[Demand]]:
+    """The hard demands at fault, and those to count beside the first of them.
+
+    At fault are those that do not fit even by themselves; else those of which easing any one is enough; else all.
+    """
     differ = [i for i, (a, b) in enumerate(zip(easy, hard, strict=True)) if a != b]
-    enough = [i for i in differ if case.fits([*hard[:i], easy[i], *hard[i + 1 :]], devices)]
-    return enough or differ
+    by_themselves = [hard[i] for i in differ if not case.fits([hard[i]], devices)]
+    if by_themselves:
+        return by_themselves, []
+    guilty = [i for i in differ if case.fits([*hard[:i], easy[i], *hard[i + 1 :]], devices)] or differ
+    return [hard[i] for i in guilty], [d for i, d in enumerate(hard) if i != guilty[0]]
 
 
 def _on_slices(case: Case, light: Sequence[Demand], whole: Sequence[Demand], roomy: Sequence[Device]) -> ToolkitError:
-    guilty = _to_blame(case, light, whole, roomy)
-    demand = case.demands[guilty[0]]
+    guilty, _ = _to_blame(case, light, whole, roomy)
+    demand = guilty[0]
     return does_not_fit(
         f"{demand.name} needs {demand.size} GPUs that work as one, and a process sees one MIG device only",
         resource="mig",
         needed=demand.size,
         available=1,
-        services=[case.demands[i].name for i in guilty],
+        services=[one.name for one in guilty],
         key="gpus",
         hint="Turn MIG off on enough GPUs, or set 'tp_size: 1'. See 'coexist host'.",
     )
@@ -122,37 +130,36 @@ def _eased(demand: Demand, key: str, most: int) -> Demand:
     return replace(demand, same=most) if key == "same" else replace(demand, linked=most)
 
 
-def _most_of_group(case: Case, hard: Sequence[Demand], i: int, key: str, devices: Sequence[Device]) -> int:
-    """How many devices of a group can have the property, with all other demands as they are."""
-    full = int(getattr(hard[i], key))
-    eased = ([*hard[:i], _eased(hard[i], key, n), *hard[i + 1 :]] for n in range(full - 1, 1, -1))
-    return next((n for n, demands in zip(range(full - 1, 1, -1), eased, strict=True) if case.fits(demands, devices)), 1)
+def _most_of_group(case: Case, demand: Demand, beside: Sequence[Demand], key: str, devices: Sequence[Device]) -> int:
+    """How many devices of a group can have the property, with the other demands as they are."""
+    fewer = range(demand.size - 1, 1, -1)
+    return next((n for n in fewer if case.fits([*beside, _eased(demand, key, n)], devices)), 1)
 
 
 def _unlike(case: Case, whole: Sequence[Demand], alike: Sequence[Demand], roomy: Sequence[Device]) -> ToolkitError:
-    guilty = _to_blame(case, whole, alike, roomy)
-    demand = case.demands[guilty[0]]
+    guilty, beside = _to_blame(case, whole, alike, roomy)
+    demand = guilty[0]
     return does_not_fit(
         f"{demand.name} needs {demand.size} GPUs of one model and memory size for a tensor-parallel group",
         resource="gpus",
         needed=demand.size,
-        available=_most_of_group(case, alike, guilty[0], "same", roomy),
-        services=[case.demands[i].name for i in guilty],
+        available=_most_of_group(case, demand, beside, "same", roomy),
+        services=[one.name for one in guilty],
         key="gpus",
         hint="Lower 'tp_size', or leave it the GPUs of one model. See 'coexist host'.",
     )
 
 
 def _unlinked(case: Case, alike: Sequence[Demand], linked: Sequence[Demand], roomy: Sequence[Device]) -> ToolkitError:
-    guilty = _to_blame(case, alike, linked, roomy)
-    demand = case.demands[guilty[0]]
-    most = _most_of_group(case, linked, guilty[0], "linked", roomy)
+    guilty, beside = _to_blame(case, alike, linked, roomy)
+    demand = guilty[0]
+    most = _most_of_group(case, demand, beside, "linked", roomy)
     return does_not_fit(
         f"{demand.name} needs {demand.size} GPUs that NVLink joins pairwise; the largest such group here has {most}",
         resource="nvlink",
         needed=demand.size,
         available=most,
-        services=[case.demands[i].name for i in guilty],
+        services=[one.name for one in guilty],
         key="nvlink",
         hint="Lower 'tp_size', or write 'nvlink: preferred'. See 'coexist host'.",
     )

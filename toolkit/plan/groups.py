@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 from toolkit.plan.board import Board
@@ -35,7 +34,8 @@ def untouched(device: Device) -> Holder:
 def choices(board: Board, holders: Sequence[Holder], demand: Demand) -> Iterator[tuple[Group, ...]]:
     """Every way to give the demand its groups; of devices that can be swapped, the first ones."""
     able = [p for p in range(len(holders)) if _can_host(board, holders, demand, p)]
-    yield from _groups(board, holders, demand, able, ())
+    if _has_clique(board, able, demand.linked):
+        yield from _groups(board, holders, demand, able, ())
 
 
 def _can_host(board: Board, holders: Sequence[Holder], demand: Demand, position: int) -> bool:
@@ -92,12 +92,14 @@ def _whole(board: Board, demand: Demand, group: Group) -> bool:
     if demand.same <= 1 >= demand.linked:
         return True
     alike = max(sum(board.same_model(a, b) for b in group) for a in group)
-    return alike >= demand.same and _largest_clique(board, group, demand.linked) >= demand.linked
+    return alike >= demand.same and _has_clique(board, group, demand.linked)
 
 
-def _largest_clique(board: Board, group: Group, enough: int) -> int:
-    """The size of the largest part that is linked throughout, counted no further than ``enough``."""
-    for size in range(min(enough, len(group)), 1, -1):
-        if any(board.all_linked(part) for part in combinations(group, size)):
-            return size
-    return 1
+def _has_clique(board: Board, devices: Sequence[int], size: int) -> bool:
+    """Whether so many of the devices are linked pairwise."""
+    if size <= 1:
+        return len(devices) >= size
+    return any(
+        _has_clique(board, [other for other in devices[i + 1 :] if board.linked[device][other]], size - 1)
+        for i, device in enumerate(devices)
+    )

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from toolkit.errors import ToolkitError
 
+MOST_LISTED = 8
+
 
 def does_not_fit(
     what: str,
@@ -33,8 +35,11 @@ def does_not_fit(
 
 
 def listed(names: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    *most, last = list(names) or [""]
+    """``a``, ``a and b``, ``a, b and c``; of very many the first ones and how many more."""
+    every = list(names)
+    if len(every) > MOST_LISTED:
+        every = [*every[: MOST_LISTED - 1], f"{len(every) - MOST_LISTED + 1} others"]
+    *most, last = every or [""]
     return f"{', '.join(most)} and {last}" if most else last
 
 

@@ -39,9 +39,11 @@ class RemoteCount:
         self._pool = pool
         self._autos_get_one = autos_get_one
         self._known: dict[Claims, int] = {}
+        self._masks = [region.mask for region in pool.regions]
+        self._bundles = [pool.bundles(region) for region in pool.regions]
+        regions = list(zip(self._masks, self._bundles, strict=True))
         self.bundles_near = tuple(
-            sum(pool.bundles(region) for region in pool.regions if region.mask >> locality & 1)
-            for locality in range(localities)
+            sum(bundles for mask, bundles in regions if mask >> locality & 1) for locality in range(localities)
         )
 
     def claims(self, wish: CoreWish, reach: Reach) -> Claims:
@@ -61,8 +63,7 @@ class RemoteCount:
     def unplaceable(self, wanted: Claims) -> int:
         """Bundles that have to be remote."""
         if wanted not in self._known:
-            regions = self._pool.regions
-            demands = [(n, [r for r, region in enumerate(regions) if region.mask & mask]) for mask, n in wanted]
-            sent = route(demands, [self._pool.bundles(region) for region in regions])
+            demands = [(n, [r for r, near in enumerate(self._masks) if near & mask]) for mask, n in wanted]
+            sent = route(demands, self._bundles)
             self._known[wanted] = sum(n for _, n in wanted) - sum(map(sum, sent))
         return self._known[wanted]
