@@ -10,10 +10,11 @@ import click
 
 from toolkit import workflow
 from toolkit.cli import output
+from toolkit.cli.host_drawing import draw
 from toolkit.cli.options import json_option
 from toolkit.errors import ToolkitError
-from toolkit.host import draw, topology
 from toolkit.host import record as records
+from toolkit.host import topology
 
 
 @click.group("host", invoke_without_command=True)
@@ -36,7 +37,7 @@ def host_command(context: click.Context, record: Path | None, as_json: bool) -> 
     if as_json:
         output.document(records.document(host))
     else:
-        output.console().print(draw.draw(host))
+        output.console().print(draw(host))
 
 
 @host_command.command("parse")

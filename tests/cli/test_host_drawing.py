@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from toolkit.cli.host_drawing import draw
 from toolkit.host import record
-from toolkit.host.draw import draw
 from toolkit.host.model import Core, Gpu, GpuLink, Holder, Host
 from toolkit.units import GIB
 
-RECORDS = Path(__file__).with_name("records")
+RECORDS = Path(__file__).resolve().parents[1] / "host" / "records"
 
 
 def lines(host, width=80):

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from toolkit.cli import root
+from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """A command 'fail' that raises what the test wants."""
+
+    def install(problem: BaseException) -> None:
+        @click.command("fail")
+        @click.option("--json", "as_json", is_flag=True)
+        def command(as_json: bool) -> None:
+            raise problem
+
+        monkeypatch.setattr(root.Lazy, "get_command", lambda self, ctx, name: command)
+        monkeypatch.setitem(root.COMMANDS, "fail", ("", "fails"))
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (ToolkitError("no"), 1),
+        (NotReadyInTimeError("late"), 4),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (click.UsageError("odd"), 2),
+        (ZeroDivisionError("oops"), 3),
+    ],
+)
+def test_every_end_has_its_exit_code_with_and_without_json(coexist, failing, problem, code):
+    failing(problem)
+    assert coexist("fail").code == code
+    answer = coexist("fail", "--json")
+    assert answer.code == code
+    assert set(answer.error) >= {"code", "what", "where", "hint"}
+
+
+def test_a_fault_of_coexist_shows_no_traceback_and_keeps_it_in_a_report(coexist, failing, tmp_path):
+    failing(ZeroDivisionError("oops"))
+    answer = coexist("fail")
+    assert "Traceback" not in answer.err
+    assert "report" in answer.err
+    assert "ZeroDivisionError: oops" in (tmp_path / "home" / "fault.txt").read_text()
+
+
+def test_all_faults_of_a_file_are_told_each_with_its_place(coexist, failing):
+    failing(ManyFaultsError((ToolkitError("one", "a:1", "do this"), ToolkitError("two", "a:2"))))
+    assert coexist("fail").err.splitlines() == ["error: a:1: one", "  hint: do this", "error: a:2: two"]
+    assert [fault["where"] for fault in coexist("fail", "--json").error["faults"]] == ["a:1", "a:2"]
+
+
+def test_details_of_an_error_travel_into_its_document(coexist, failing):
+    failing(ToolkitError("too much", resource="cpus", needed=4, available=2))
+    assert coexist("fail", "--json").error["needed"] == 4
+
+
+def test_a_wrong_command_suggests_the_nearest(coexist):
+    answer = coexist("biuld")
+    assert answer.code == 2
+    assert "did you mean 'build'?" in answer.err
+
+
+def test_a_wrong_option_is_wrong_usage(coexist):
+    answer = coexist("plan", "--jsn")
+    assert answer.code == 2
+    assert "coexist plan --help" in answer.err
+
+
+@pytest.mark.parametrize("name", list(root.COMMANDS))
+def test_every_command_explains_itself_with_an_example(coexist, name):
+    answer = coexist(name, "--help")
+    assert answer.code == 0
+    assert "coexist " in answer.out.partition("\n")[2]
+
+
+def test_help_imports_nothing_heavy():
+    heavy = ("pydantic", "rich", "aiohttp", "torch", "yaml")
+    code = (
+        "import sys; from toolkit.cli.boundary import run; run(['--help']); "
+        f"sys.exit(any(name in sys.modules for name in {heavy}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert done.returncode == 0
+
+
+def test_a_reader_that_leaves_early_gets_no_complaint():
+    command = [sys.executable, "-m", "toolkit.cli", "schema", "deployment"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""

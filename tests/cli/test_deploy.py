@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+RECORDS = Path(__file__).resolve().parents[1] / "host" / "records"
+SERVER = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    """Writes a deployment of 'command' services; keyword arguments change the one named 'web'."""
+
+    def write(services: dict | None = None, **web) -> Path:
+        base = {"runtime": "command", "argv": SERVER, "ready": {"path": "/"}, **web}
+        file = tmp_path / "deploy.yaml"
+        file.write_text(json.dumps({"version": 1, "name": "demo", "services": services or {"web": base}}))
+        return file
+
+    return write
+
+
+def test_a_plan_has_every_promised_key(coexist, deployment):
+    document = coexist("plan", deployment(), "--json").document
+    assert set(document) == {"schema", "deployment", "services", "ledger", "notes"}
+    assert set(document["services"][0]) >= {
+        "name", "runtime", "gpus", "cpus", "numa_nodes", "memory_bind", "port", "wave", "after", "argv", "env", "notes",
+    }  # fmt: skip
+
+
+def test_a_plan_for_a_recorded_host_consults_nothing_of_this_machine(coexist, deployment):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        file = deployment(port=taken.getsockname()[1], cpus=100)
+        planned = coexist("plan", file, "--host", RECORDS / "dgx_h100.json", "--json")
+    assert planned.code == 0
+    assert planned.document["services"][0]["cpus"]
+
+
+def test_more_cores_than_allowed_is_refused_with_numbers(coexist, deployment):
+    answer = coexist("plan", deployment(cpus=4096), "--json")
+    assert answer.code == 1
+    assert answer.error["resource"] == "cpus"
+    assert answer.error["needed"] - answer.error["available"] > 0
+    assert answer.error["services"] == ["web"]
+
+
+def test_a_port_in_use_is_told_with_its_owner(coexist, deployment):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        answer = coexist("up", deployment(port=taken.getsockname()[1]), "--exit-when-ready", "--json")
+    assert answer.code == 1
+    assert answer.error["resource"] == "port"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "empty"),
+        ("version: 1\n  name: x", "deploy.yaml:"),
+        ("version: 1\nname: a\nservces: {}\n", "services"),
+    ],
+)
+def test_a_broken_file_is_one_clear_error(coexist, tmp_path, text, told):
+    file = tmp_path / "deploy.yaml"
+    file.write_text(text)
+    answer = coexist("up", file)
+    assert answer.code == 1
+    assert told in answer.err
+
+
+def test_a_missing_file_is_said(coexist, tmp_path):
+    answer = coexist("up", tmp_path / "none.yaml", "--json")
+    assert answer.code == 1
+    assert "none.yaml" in answer.error["where"]
+
+
+def test_a_missing_model_folder_is_said_with_file_line_and_where_it_was_looked_for(coexist, deployment):
+    file = deployment(services={"embed": {"runtime": "flash", "model": "models/none"}})
+    answer = coexist("up", file, "--json")
+    assert answer.code == 1
+    assert "services.embed.model" in answer.error["where"]
+    assert "Looked for" in answer.error["hint"]
+
+
+def test_detach_and_exit_when_ready_exclude_each_other(coexist, deployment):
+    assert coexist("up", deployment(), "--detach", "--exit-when-ready").code == 2
+
+
+def test_up_exits_when_ready_with_the_status_of_that_moment(coexist, deployment):
+    answer = coexist("up", deployment(), "--exit-when-ready", "--json")
+    assert answer.code == 0
+    assert answer.document["ready"] is True
+    (service,) = answer.document["services"]
+    assert service["state"] == "SERVING"
+    assert service["canary"]["ok"] is True
+
+
+def test_not_ready_in_time_is_exit_code_4_with_what_is_missing(coexist, deployment):
+    silent = deployment(argv=[sys.executable, "-c", "import time; time.sleep(60)"])
+    answer = coexist("up", silent, "--exit-when-ready", "--timeout", "1s", "--json")
+    assert answer.code == 4
+    assert "web" in answer.error["what"]
+
+
+def test_up_prints_timeline_and_first_tokens_for_people(coexist, deployment):
+    answer = coexist("up", deployment(), "--exit-when-ready")
+    assert answer.code == 0
+    assert "first request" in answer.out
+    assert "PRELOAD" in answer.out

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def running(coexist, tmp_path):
+    """A detached deployment of one tiny server; it is down again after the test."""
+    argv = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
+    web = {"runtime": "command", "argv": argv, "ready": {"path": "/"}}
+    file = tmp_path / "deploy.yaml"
+    file.write_text(json.dumps({"version": 1, "name": "demo", "services": {"web": web}}))
+    started = coexist("up", file, "--detach", "--json")
+    assert started.code == 0, started.out
+    yield started.document
+    coexist("down")
+
+
+def test_nothing_running_is_said_by_every_command(coexist):
+    for command in (["status"], ["down"], ["stop", "web"], ["restart", "web"]):
+        answer = coexist(*command, "--json")
+        assert answer.code == 1
+        assert answer.error["code"] == "not_running"
+
+
+def test_a_detached_deployment_answers_until_it_is_taken_down(coexist, running):
+    status = coexist("status", "--json").document
+    assert status["ready"] is True
+    assert status["services"][0]["pid"] == running["services"][0]["pid"]
+    assert coexist("down", "--json").document["action"] == "down"
+    assert coexist("status").code == 1
+
+
+def test_logs_of_a_service_are_shown(coexist, running):
+    assert "GET / HTTP/1.1" in coexist("logs", "web").out
+    assert coexist("logs", "wbe").code == 1
+
+
+def test_an_unknown_service_suggests_the_nearest(coexist, running):
+    answer = coexist("restart", "webb", "--json")
+    assert answer.code == 1
+    assert "web" in answer.error["hint"]
+
+
+def test_a_second_up_is_refused_while_the_first_runs(coexist, running, tmp_path):
+    answer = coexist("up", tmp_path / "deploy.yaml", "--json")
+    assert answer.code == 1
+    assert answer.error["code"] in {"already_running", "port_in_use", "does_not_fit"}
