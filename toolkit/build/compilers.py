@@ -15,6 +15,7 @@ from pathlib import Path
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
+from toolkit.build.full_disk import full_disk_error, is_full_disk
 from toolkit.errors import ToolkitError
 
 FALLBACKS = ("g++", "clang++")
@@ -75,12 +76,17 @@ def _version(program: str, environ: Mapping[str, str]) -> str:
 
 
 def _probe(compiler: Sequence[str], environ: Mapping[str, str], python: Path) -> str | None:
-    """What is wrong with a compiler; None when its library links the shared C++ library, loads, and runs."""
+    """What is wrong with a compiler; None when its library links the shared C++ library, loads, and runs.
+
+    Raises: ToolkitError when the disk is full.
+    """
     with tempfile.TemporaryDirectory(prefix="coexist-probe-") as folder:
         source, library = Path(folder, "probe.cpp"), Path(folder, "probe.so")
         source.write_text(_PROBE_SOURCE, encoding="utf-8")
         flags = ["-std=c++17", "-O1", "-fPIC", "-shared"]
         built = _run([*compiler, *flags, str(source), "-o", str(library)], environ)
+        if is_full_disk(built.returncode, built.stderr):
+            raise full_disk_error(Path(folder).parent)
         if built.returncode != 0 or not library.is_file():
             return f"it cannot compile a small program ({_last_line(built.stderr)})"
         if not links_shared_cxx(library.read_bytes()):

@@ -14,7 +14,10 @@ from toolkit.errors import ToolkitError
 RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What compilers, libraries and the GPU driver may need of this machine; nothing else gets in.
-_INHERITED = ("HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES")
+_INHERITED = (
+    *("HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"),
+    "PYTHONDONTWRITEBYTECODE",
+)
 _FACTS_TIMEOUT_S = 60.0
 
 

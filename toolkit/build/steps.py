@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from toolkit.build.full_disk import full_disk_error, is_full_disk
 from toolkit.errors import ToolkitError
 from toolkit.units import format_duration
 
 Report = Callable[[str], None]
 _TERM_GRACE_S = 3.0
 _LOG_TAIL_LINES = 12
-_FULL_TEXTS = ("No space left on device", "File too large", "Disk quota exceeded")
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,8 @@ def _check_ended(child: _Child, log_path: Path) -> None:
 def unexplained_failure(status: int, log_path: Path) -> ToolkitError:
     """What a person is told of a step that ended without saying why, from the last lines of the log."""
     tail = _tail(log_path)
-    if status == -signal.SIGXFSZ or any(text in line for line in tail for text in _FULL_TEXTS):
-        return ToolkitError(
-            "no space is left for the engine, or a file size limit is too low",
-            str(log_path.parent),
-            "Free some space, raise 'ulimit -f', run 'coexist engines prune', or set COEXIST_HOME.",
-            code="no_space",
-            resource="disk",
-        )
+    if is_full_disk(status, "\n".join(tail)):
+        return full_disk_error(log_path.parent)
     if status == -signal.SIGKILL:
         why, hint = "was killed", "Was there enough memory? 'dmesg' names processes killed for it."
     elif status < 0:

@@ -16,7 +16,14 @@ from toolkit.errors import ToolkitError
 log = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What compilers and libraries write when the disk is full, where no error number comes through.
-_FULL_TEXTS = ("No space left on device", "File too large", "Disk quota exceeded", "os error 28", "os error 27")
+_FULL_TEXTS = (
+    "No space left on device",
+    "File too large",
+    "File size limit exceeded",
+    "Disk quota exceeded",
+    "os error 28",
+    "os error 27",
+)
 
 
 class Progress:

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.serve import decoders
+from tests.serve.test_decoder import PROMPT, assert_same, load, plain
+from toolkit.errors import ToolkitError
+from toolkit.serve.compiled import CompiledEngine, cache_length, check_fits, prompt_lengths, read_engine_info
+from toolkit.serve.decoder import Decoder
+
+SLOTS, MAX_INPUT_LEN, MAX_SEQ_LEN = 4, 32, 48
+
+
+class Uncompiled:
+    """Stands in for a package: the same inputs, run by the model itself."""
+
+    def __init__(self, decoder: Decoder, phase: str) -> None:
+        self._run = getattr(decoder, phase)
+        self.calls: list[tuple[int, int]] = []
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        self.calls.append((inputs[0].shape[0], inputs[2].shape[0]))
+        return [self._run(*inputs[:3], inputs[3:])]
+
+
+def engine_info(fmha: str = "enable", **changes: Any) -> dict[str, Any]:
+    limits = {"max_batch_size": SLOTS, "max_input_len": MAX_INPUT_LEN, "max_seq_len": MAX_SEQ_LEN}
+    return {
+        "format": 1, "device": "cpu", "vocab_size": decoders.VOCAB, "eos_token_ids": [2], "limits": limits,
+        "kv_cache": {"reuse": fmha == "enable"}, **changes,
+    }  # fmt: skip
+
+
+def make(folder: Path, **changes: Any) -> tuple[CompiledEngine, Any, dict[str, Uncompiled]]:
+    model = decoders.save(folder)
+    decoder = load(folder)
+    config = decoder.config
+    shape = (SLOTS, config.num_kv_heads, cache_length(MAX_SEQ_LEN), config.head_dim)
+    caches = [torch.zeros(shape) for _ in range(2 * config.num_layers)]
+    packages = {phase: Uncompiled(decoder, phase) for phase in ("prefill", "decode")}
+    return CompiledEngine(engine_info(**changes), packages, {}, caches), model, packages
+
+
+def test_slots_at_different_positions_decode_together(tmp_path: Path) -> None:
+    engine, model, _ = make(tmp_path)
+    prompts = {0: PROMPT[:3], 1: PROMPT[2:9], 3: PROMPT[4:6]}
+    for slot, prompt in prompts.items():
+        assert_same(engine.prefill(slot, prompt), plain(model, prompt))
+    for step in range(3):
+        logits = engine.decode([3, 0, 1], [60 + step, 70 + step, 80 + step])
+        for row, (slot, first) in enumerate([(3, 60), (0, 70), (1, 80)]):
+            assert_same(logits[row], plain(model, [*prompts[slot], *range(first, first + step + 1)]))
+    assert [engine.length(slot) for slot in range(SLOTS)] == [6, 10, 0, 5]
+
+
+def test_a_slot_that_waits_between_others_is_not_disturbed(tmp_path: Path) -> None:
+    engine, model, _ = make(tmp_path)
+    for slot in range(3):
+        engine.prefill(slot, PROMPT[: 4 + slot])
+    for token in (30, 31, 32):
+        engine.decode([0, 2], [token, token])
+    assert_same(engine.decode([1], [99])[0], plain(model, [*PROMPT[:5], 99]))
+
+
+def test_a_full_slot_between_others_is_no_harm(tmp_path: Path) -> None:
+    engine, model, _ = make(tmp_path)
+    engine.prefill(0, PROMPT)
+    engine.prefill(2, PROMPT)
+    engine.prefill(1, PROMPT[:8])
+    for token in range(MAX_SEQ_LEN - 8):
+        engine.decode([1], [token])
+    with pytest.raises(ValueError, match="no step possible"):
+        engine.decode([1], [5])
+    logits = engine.decode([0, 2], [5, 5])
+    assert_same(logits[0], plain(model, [*PROMPT, 5]))
+    assert_same(logits[1], plain(model, [*PROMPT, 5]))
+
+
+def test_a_released_slot_remembers_nothing(tmp_path: Path) -> None:
+    engine, model, _ = make(tmp_path)
+    engine.prefill(0, PROMPT)
+    engine.release(0)
+    assert engine.length(0) == 0
+    assert_same(engine.prefill(0, PROMPT[5:7]), plain(model, PROMPT[5:7]))
+
+
+def test_a_prompt_may_start_behind_a_prefix_of_another_slot(tmp_path: Path) -> None:
+    engine, model, _ = make(tmp_path)
+    engine.prefill(0, PROMPT)
+    engine.copy_prefix(0, 2, 6)
+    assert_same(engine.prefill(2, [200, 201], start=6), plain(model, [*PROMPT[:6], 200, 201]))
+    assert engine.length(2) == 8
+
+
+def test_without_fused_attention_a_prompt_starts_at_its_beginning(tmp_path: Path) -> None:
+    engine, _, _ = make(tmp_path, fmha="disable")
+    engine.prefill(0, PROMPT)
+    assert not engine.prefix_reuse
+    with pytest.raises(ValueError, match="without fused attention"):
+        engine.prefill(0, [5], start=3)
+
+
+def test_a_step_looks_at_no_more_keys_and_rows_than_it_must(tmp_path: Path) -> None:
+    engine, _, packages = make(tmp_path)
+    engine.prefill(1, PROMPT[:4])
+    engine.decode([1], [5])
+    assert packages["prefill"].calls == [(4, 4)]
+    assert packages["decode"].calls == [(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "start"), [([], 0), ([5] * (MAX_INPUT_LEN + 1), 0), ([5], 3), ([5] * 30, MAX_SEQ_LEN - 20)]
+)
+def test_prompts_that_do_not_fit_are_refused(tokens: list[int], start: int, tmp_path: Path) -> None:
+    engine, _, _ = make(tmp_path)
+    with pytest.raises(ValueError, match=r"slot|fit"):
+        engine.prefill(0, tokens, start)
+
+
+@pytest.mark.parametrize(("slots", "tokens"), [([], []), ([0, 0], [5, 5]), ([0], [5, 6]), ([1], [5])])
+def test_steps_that_make_no_sense_are_refused(slots: list[int], tokens: list[int], tmp_path: Path) -> None:
+    engine, _, _ = make(tmp_path)
+    engine.prefill(0, PROMPT)
+    with pytest.raises(ValueError, match=r"decode needs|no step possible"):
+        engine.decode(slots, tokens)
+
+
+def test_warm_up_runs_every_batch_and_the_longest_prompt_and_frees_its_slots(tmp_path: Path) -> None:
+    engine, _, packages = make(tmp_path)
+    for key in engine.shapes("full"):
+        engine.run_shape(key)
+    assert {rows for rows, _ in packages["decode"].calls} == set(range(1, SLOTS + 1))
+    assert [rows for rows, _ in packages["prefill"].calls] == [1, 2, 4, 8, 16, 32]
+    assert [engine.length(slot) for slot in range(SLOTS)] == [0] * SLOTS
+
+
+def test_a_single_warm_up_is_one_token(tmp_path: Path) -> None:
+    engine, _, packages = make(tmp_path)
+    for key in engine.shapes("single"):
+        engine.run_shape(key)
+    assert packages["prefill"].calls == [(1, 1)]
+
+
+def test_warm_up_never_touches_a_slot_in_use(tmp_path: Path) -> None:
+    engine, _, _ = make(tmp_path)
+    engine.prefill(1, PROMPT)
+    with pytest.raises(RuntimeError, match="in use"):
+        engine.run_shape("decode:2")
+    assert engine.length(1) == len(PROMPT)
+
+
+@pytest.mark.parametrize("key", ["", "decode", "decode:0", "decode:x", "draft:1"])
+def test_an_unknown_shape_is_refused(key: str, tmp_path: Path) -> None:
+    engine, _, _ = make(tmp_path)
+    with pytest.raises(ValueError, match="is not a shape"):
+        engine.run_shape(key)
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 4, 5]), (16, [1, 2, 4, 8, 16])])
+def test_warm_lengths_double_up_to_the_longest(longest: int, expected: list[int]) -> None:
+    assert prompt_lengths(longest) == expected
+
+
+@pytest.mark.parametrize("max_seq_len", [1, 15, 16, 17, 1024])
+def test_a_cache_is_always_longer_than_the_longest_sequence(max_seq_len: int) -> None:
+    assert max_seq_len < cache_length(max_seq_len) <= max_seq_len + 16
+
+
+def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match="compiled for cuda, not for cpu"):
+        check_fits(engine_info(device="cuda"), tmp_path, "cpu")
+
+
+def test_an_engine_for_a_processor_with_more_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match="lacks: avx9000"):
+        check_fits(engine_info(cpu_features=["avx9000"]), tmp_path, "cpu")
+
+
+def test_an_engine_of_another_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "engine.json").write_text(json.dumps(engine_info() | {"format": 99}))
+    with pytest.raises(ToolkitError, match="format 99"):
+        read_engine_info(tmp_path)
+
+
+def test_a_folder_that_is_no_engine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match=r"engine\.json is missing"):
+        CompiledEngine.load(tmp_path, "cpu")
