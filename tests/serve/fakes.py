@@ -55,7 +55,7 @@ class FakeEngine:
         self.vocab_size = VOCAB_SIZE
         self.eos_token_ids = (EOS,)
         self.bytes_read = 4096
-        self.info: Mapping[str, Any] = {"fmha": "fused"}
+        self.info: Mapping[str, Any] = {"fmha": "enable"}
         self.reply = reply
         self.gate = threading.Event()
         self.gate.set()

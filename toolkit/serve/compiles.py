@@ -26,12 +26,12 @@ def _inductor_kernels() -> int:
 
 
 def flash_kernels() -> int:
-    """Compiled kernels that ``flash_attn.cute`` keeps: the sizes of the ``compile_cache`` of its functions."""
-    caches: dict[int, Any] = {}
-    for name, module in list(sys.modules.items()):
-        if name.startswith("flash_attn.cute") and module is not None:
-            for value in list(vars(module).values()):
-                cache = getattr(value, "compile_cache", None)
-                if hasattr(cache, "__len__"):
-                    caches[id(cache)] = cache
-    return sum(len(cache) for cache in caches.values())
+    """Kernels that ``flash_attn.cute`` holds in memory, compiled or read from its own disk cache.
+
+    Source: the ``compile_cache`` of its functions: a dict, or an object that keeps one as ``cache`` (4.0.0b36).
+    """
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("flash_attn.cute")]
+    holders = [value for module in modules for value in list(vars(module).values())]
+    caches = [holder.compile_cache for holder in holders if hasattr(holder, "compile_cache")]
+    kept: list[Any] = [getattr(cache, "cache", cache) for cache in caches]
+    return sum(len(cache) for cache in {id(cache): cache for cache in kept}.values())

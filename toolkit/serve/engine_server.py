@@ -114,12 +114,10 @@ class EngineBackend:
         return {"max_model_len": self._engine.max_seq_len, "max_input_len": self._engine.max_input_len}
 
     def attention(self) -> dict[str, str]:
-        """What the engine says of its compiled attention."""
-        if self._engine is None:
-            return {}
-        info = self._engine.info
-        used = info.get("attention") or info.get("fmha")
-        return {"used": str(used)} if used is not None else {}
+        """Whether the engine's packages hold fused attention, which its build has read from them."""
+        fmha = None if self._engine is None else self._engine.info.get("fmha")
+        used = {"enable": "fused", "disable": "unfused"}.get(str(fmha))
+        return {} if used is None else {"used": used}
 
     def warmup_keys(self, mode: WarmupMode) -> list[str]:
         """The engine's shapes."""
