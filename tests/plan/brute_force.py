@@ -56,6 +56,10 @@ class World:
         numa = self.devices[position]["numa"]
         return next((node for node in numa if node in self.with_cpus), None) if isinstance(numa, list) else None
 
+    def nodes(self, position: int) -> list[int]:
+        numa = self.devices[position]["numa"]
+        return numa if isinstance(numa, list) else []
+
     def cores_for(self, service: Json) -> int:
         return -(-int(service["cpus"]) // self.width)
 
@@ -128,7 +132,9 @@ def cost(world: World, placed: dict[str, Groups], remote: int) -> Cost:
     joined = [all(world.linked(a, b) for a, b in combinations(group, 2)) for group in groups]
     spreads = [
         max(
-            1000 * world.distance(a, b) + (LINKED_RANK if world.linked(a, b) else UNLINKED_RANK)
+            1000 * world.distance(a, b)
+            + (500 if world.nodes(a) != world.nodes(b) else 0)
+            + (LINKED_RANK if world.linked(a, b) else UNLINKED_RANK)
             for a, b in combinations(group, 2)
         )
         for group in groups

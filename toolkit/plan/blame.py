@@ -58,7 +58,7 @@ def _too_few(case: Case, light: Sequence[Demand], roomy: Sequence[Device]) -> To
     pinned = _pinned_twice(case)
     if pinned is not None:
         return pinned
-    spare = Device("", -1, None, PLENTY_BYTES, PLENTY_BYTES, False, False, None, None)
+    spare = Device("", -1, None, PLENTY_BYTES, PLENTY_BYTES, False, (), None, None)
     most = sum(demand.count for demand in light)
     extra = next((n for n in range(1, most) if case.fits(light, [*roomy, *[spare] * n])), most)
     have = len(case.devices)

@@ -14,6 +14,7 @@ LOCAL_DISTANCE = 10  # of a node to itself (LOCAL_DISTANCE)
 _PCIE_RANKS = {"PIX": 101, "PXB": 102, "PHB": 103, "NODE": 104, "SYS": 105}
 _UNKNOWN_RANK = 106
 DISTANCE_STEP = 1000  # a NUMA distance outweighs every link rank
+UNLIKE_NODES = 500  # two GPUs near different nodes, even where the first ones with CPUs are equally far
 Relations = Sequence[tuple[bool, int]]  # to each device: linked, and how far
 
 
@@ -21,7 +22,8 @@ Relations = Sequence[tuple[bool, int]]  # to each device: linked, and how far
 class Board:
     """Devices and, for positions ``a`` and ``b`` in them, their relation.
 
-    ``far[a][b]`` is NUMA distance x 1000 + link rank. Devices with equal ``twins`` can be swapped in any plan.
+    ``far[a][b]`` is NUMA distance x 1000, 500 more between unlike nodes, and the link's rank. Devices with equal
+    ``twins`` can be swapped in any plan.
     """
 
     devices: tuple[Device, ...]
@@ -49,12 +51,7 @@ def board(host: Host, devices: Sequence[Device], groups_of_wishes: Sequence[Coll
     names = [[_link(links, a, b) for b in devices] for a in devices]
     linked = tuple(tuple(bool(name and name.startswith("NV")) for name in row) for row in names)
     distances = {node.node: node.distances for node in host.numa}
-    far = tuple(
-        tuple(
-            DISTANCE_STEP * numa_distance(distances, a.node, b.node) + _rank(names[i][j]) for j, b in enumerate(devices)
-        )
-        for i, a in enumerate(devices)
-    )
+    far = tuple(tuple(_far(a, b, distances, names[i][j]) for j, b in enumerate(devices)) for i, a in enumerate(devices))
     relations = [tuple(zip(*rows, strict=True)) for rows in zip(linked, far, strict=True)]
     return Board(tuple(devices), linked, far, _twins(devices, relations, groups_of_wishes))
 
@@ -70,6 +67,11 @@ def numa_distance(distances: dict[int, dict[int, int]], a: int | None, b: int | 
 def _link(links: dict[tuple[int, int], str | None], a: Device, b: Device) -> str | None:
     """NVLink and PCIe relations are those of whole GPUs; slices have none."""
     return None if a.is_mig or b.is_mig else links.get((a.index, b.index))
+
+
+def _far(a: Device, b: Device, distances: dict[int, dict[int, int]], link: str | None) -> int:
+    unlike = UNLIKE_NODES if a.numa_nodes != b.numa_nodes else 0
+    return DISTANCE_STEP * numa_distance(distances, a.node, b.node) + unlike + _rank(link)
 
 
 def _rank(link: str | None) -> int:
@@ -104,6 +106,6 @@ def _traits(device: Device) -> tuple[object, ...]:
         device.is_mig,
         device.exclusive,
         device.shared,
-        device.node,
+        device.numa_nodes,
         device.locality,
     )

@@ -17,9 +17,9 @@ from toolkit.units import MIB, format_cpu_list
 class Device:
     """A device and what is left of it. ``usable_bytes`` is in whole MiB and without what others hold; None: unknown.
 
-    ``node`` is the first NUMA node near it that has CPUs, ``locality`` an index into ``localities``; None: unknown.
-    ``exclusive``: the driver lets one process use it at a time. ``shared``: another deployment holds a part of it.
-    ``barred``: why it is out of reach altogether.
+    ``numa_nodes`` are those near it; empty: unknown. ``node`` is the first of them that has CPUs, ``locality`` an
+    index into ``localities``; None: unknown. ``exclusive``: the driver lets one process use it at a time. ``shared``:
+    another deployment holds a part of it. ``barred``: why it is out of reach altogether.
     """
 
     uuid: str
@@ -28,7 +28,7 @@ class Device:
     total_bytes: int | None
     usable_bytes: int | None
     is_mig: bool
-    numa_known: bool
+    numa_nodes: tuple[int, ...]
     node: int | None
     locality: int | None
     used_known: bool = True
@@ -36,6 +36,10 @@ class Device:
     exclusive: bool = False
     shared: bool = False
     barred: str | None = None
+
+    @property
+    def numa_known(self) -> bool:
+        return bool(self.numa_nodes)
 
     @property
     def label(self) -> str:
@@ -85,7 +89,7 @@ def _device(
         total_bytes=total,
         usable_bytes=None if total is None else total - sum(r.size_bytes for r in held),
         is_mig=part is not gpu,
-        numa_known=bool(_numa_nodes(gpu)),
+        numa_nodes=_numa_nodes(gpu),
         node=_first_node(gpu, host),
         locality=near.index(cpus) if cpus else None,
         used_known=part.used_bytes is not None,

@@ -24,7 +24,7 @@ from toolkit.plan.remote import Claims, RemoteCount, merged
 
 EXACT_DEVICES = 8
 EXACT_SERVICES = 8
-NODE_LIMIT = 3_000  # about a third of a second
+NODE_LIMIT = 2_000  # about a quarter of a second
 NODE_LIMIT_WITHOUT_PLAN = 400_000
 CHOICE_LIMIT = 2_000  # ways to choose one service's devices, on hosts of more than EXACT_DEVICES
 
