@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.plan.machines import CONTEXT, deployment, gpu, host, shared
@@ -70,8 +72,9 @@ def test_a_budget_too_small_for_one_request_is_refused():
     assert caught.value.details["needed"] - caught.value.details["available"] == 1024
 
 
-def test_a_need_with_an_unknown_part_is_unknown_and_alone():
-    plan = make(deployment(a={"gpus": 1}), host(gpu(0)), {"a": Need(weights_bytes=GIB)})
+@pytest.mark.parametrize("part", ["weights_bytes", "graph_pool_bytes", "max_seq_len", "max_batch_size"])
+def test_a_need_with_an_unknown_part_is_unknown_and_alone(part: str):
+    plan = make(deployment(a={"gpus": 1}), host(gpu(0)), {"a": replace(SMALL, **{part: None})})
     assert budgets(plan)["a"] is None
     assert any("alone on its devices" in note for note in plan.services[0].notes)
 

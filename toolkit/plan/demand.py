@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from toolkit.config.models import Service
 from toolkit.plan.cores import CoreWish, wish
 from toolkit.plan.devices import ceil_mib
-from toolkit.plan.need import Need
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,3 @@ def demand(
         mig_allowed=service.tp_size * service.pp_size == 1,
         choice=choice,
     )
-
-
-def budget_bytes(service: Service, need: Need | None) -> int | None:
-    """Bytes the service must have on each device: as written, else the least its need says; None: unknown."""
-    if service.gpu_memory is not None:
-        return service.gpu_memory
-    return need.least_bytes if need is not None else None

@@ -46,6 +46,8 @@ class Need:
     @property
     def most_bytes(self) -> int | None:
         """The budget at which ``max_batch_size`` requests of full length fit; more is of no use."""
+        if self.max_batch_size is None and self.kv_bytes_per_token != 0:
+            return None
         return _sum(self.fixed_bytes, self.kv_bytes(self.max_batch_size or 1))
 
 
