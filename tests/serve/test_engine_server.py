@@ -356,6 +356,7 @@ async def test_until_registered_only_the_token_s_holder_is_answered(tmp_path: Pa
         wrong = {"X-Coexist-Token": TOKEN + "x"}
         assert (await client.post(COMPLETIONS, ask(), wrong))[0] == 503
         assert (await client.post(COMPLETIONS, ask(), client.token))[0] == 200
+        assert (await client.post("/v1/%63ompletions", ask()))[0] in (404, 503)
         assert (await client.get("/health"))[0] == 503
         await client.register()
         assert (await client.post(COMPLETIONS, ask()))[0] == 200
@@ -387,12 +388,13 @@ async def test_warm_up_runs_every_shape_and_tells_which(tmp_path: Path) -> None:
     engine = FakeEngine()
     async with engine_serving(engine, tmp_path, register=False) as client:
         await client.loaded()
-        assert (await client.get("/v1/warmup/keys"))[1] == {"keys": engine.shapes("full"), "done": []}
+        every = [*engine.shapes("full"), "chat_template"]
+        assert (await client.get("/v1/warmup/keys"))[1] == {"keys": every, "done": []}
         _, single = await client.post("/v1/warmup", {"mode": "single"}, client.token)
         assert (single["keys"], single["ran"]) == (["prefill"], 1)
         _, full = await client.post("/v1/warmup", {"mode": "full"}, client.token)
-        assert full["ran"] == 3
-        assert sorted((await client.get("/v1/warmup/keys"))[1]["done"]) == sorted(engine.shapes("full"))
+        assert full["ran"] == 4
+        assert sorted((await client.get("/v1/warmup/keys"))[1]["done"]) == sorted(every)
         assert (await client.post("/v1/warmup", {"mode": "half"}, client.token))[0] == 400
     assert engine.ran == ["prefill", *engine.shapes("full")]
 

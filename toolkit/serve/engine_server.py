@@ -35,6 +35,7 @@ from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, b
 from toolkit.serve.worker import Worker
 
 PROBE_PROMPT = "Hello"
+CHAT_KEY = "chat_template"
 
 
 class LoadedEngine(Engine, Protocol):
@@ -120,12 +121,16 @@ class EngineBackend:
         return {} if used is None else {"used": used}
 
     def warmup_keys(self, mode: WarmupMode) -> list[str]:
-        """The engine's shapes."""
-        return self.engine.shapes(mode)
+        """The engine's shapes; in full also the chat template, whose first use compiles it."""
+        shapes = self.engine.shapes(mode)
+        return [*shapes, CHAT_KEY] if mode == "full" and self._tokenizer.has_chat_template else shapes
 
     def run_key(self, key: str) -> None:
-        """Nothing; runs one shape of the engine."""
-        self.engine.run_shape(key)
+        """Nothing; runs one shape of the engine, or writes a chat."""
+        if key == CHAT_KEY:
+            self._tokenizer.warm_chat()
+        else:
+            self.engine.run_shape(key)
 
     def inference(self) -> Mapping[str, Handler]:
         """The OpenAI routes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
@@ -26,7 +27,7 @@ class TextTokenizer:
         self._tokenizer = tokenizer
         self._config = config
         self._template = template
-        self._byte_level = "ByteLevel" in json.dumps(json.loads(tokenizer.to_str()).get("decoder"))
+        self._byte_level = "ByteLevel" in repr(tokenizer.decoder)
 
     @classmethod
     def load(cls, folder: Path) -> TextTokenizer:
@@ -63,12 +64,22 @@ class TextTokenizer:
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """True when ``chat`` can be used."""
+        return self._template is not None
+
     def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> tuple[int, ...]:
         """The ids of a conversation, written as the model's chat template says.
 
         Raises: ValueError when the model has no template or the template refuses the messages.
         """
         return self.encode(self.render(messages, add_generation_prompt=add_generation_prompt), special=False)
+
+    def warm_chat(self) -> None:
+        """Nothing; the template is compiled afterwards, though it may refuse a message as plain as this one."""
+        with contextlib.suppress(ValueError):
+            self.chat([{"role": "user", "content": "Hello"}])
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
         """The text of a conversation. Raises: ValueError as ``chat`` does."""
