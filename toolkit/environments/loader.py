@@ -5,7 +5,6 @@ Source: ld.so(8); glibc's elf/dl-load.c (_dl_map_object) and sysdeps/generic/lds
 
 from __future__ import annotations
 
-import functools
 import platform
 import re
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ class Loader:
     """One machine's search for libraries. ``hwcaps``: CPU levels, best first. ``lib``: what ``$LIB`` stands for."""
 
     machine: str
-    cache: LdCache = LdCache()
+    cache: LdCache = field(default_factory=LdCache)
     default_folders: tuple[Path, ...] = ()
     hwcaps: tuple[str, ...] = ()
     lib: str = "lib64"
@@ -114,14 +113,15 @@ class Search:
     def in_folders(self, name: str, folders: tuple[Path, ...], files: Files) -> Path | None:
         """The first file of this name in the folders that the loader accepts, their CPU-level folders before them."""
         for folder in folders:
-            for place in (*self._levels_of(folder), folder):
+            for place in (*self._levels_of(folder, files), folder):
                 if self.accepts(place / name, files):
                     return place / name
         return None
 
-    def _levels_of(self, folder: Path) -> Iterator[Path]:
-        if self.loader.hwcaps and _has_levels(folder):
-            yield from (folder / "glibc-hwcaps" / level for level in self.loader.hwcaps)
+    def _levels_of(self, folder: Path, files: Files) -> Iterator[Path]:
+        levels = folder / "glibc-hwcaps"
+        if self.loader.hwcaps and files.identity(levels):
+            yield from (levels / level for level in self.loader.hwcaps)
 
     def accepts(self, path: Path, files: Files) -> bool:
         """Whether the loader takes the file; it passes over libraries of other machines."""
@@ -146,11 +146,6 @@ class Search:
 
 
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_levels(folder: Path) -> bool:
-    return (folder / "glibc-hwcaps").is_dir()
 
 
 def library_path(text: str | None) -> tuple[Path, ...]:

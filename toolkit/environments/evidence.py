@@ -1,0 +1,186 @@
+"""What the name of a missing symbol says: whose it is, and what the file that asks for it was built against. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.demangle import readable
+
+Abi = Literal["old", "new"]
+Age = Literal["older", "newer"]
+Owner = Literal[
+    "torch", "tensorrt_llm", "tensorrt", "cuda", "cuda_driver", "python", "mpi", "libstdc++", "libc", "openmp"
+]
+
+NAMESPACES: dict[str, Owner] = {
+    "c10": "torch",
+    "at": "torch",
+    "torch": "torch",
+    "caffe2": "torch",
+    "c10d": "torch",
+    "tensorrt_llm": "tensorrt_llm",
+    "nvinfer1": "tensorrt",
+    "nvonnxparser": "tensorrt",
+    "St": "libstdc++",
+    "__cxxabiv1": "libstdc++",
+    "__gnu_cxx": "libstdc++",
+}
+C_NAMES: tuple[tuple[re.Pattern[str], Owner], ...] = (
+    (re.compile(r"aoti_torch_|torch_|THP|shim_"), "torch"),
+    (re.compile(r"_?_?cuda[A-Z]|cublas|cudnn|cufft|curand|cusparse|cusolver|nccl|nvrtc|nvJitLink|cupti"), "cuda"),
+    (re.compile(r"cu[A-Z]|nvml[A-Z]"), "cuda_driver"),
+    (re.compile(r"createInfer\w*|getInferLibVersion|initLibNvInferPlugins|getPluginRegistry"), "tensorrt"),
+    (re.compile(r"_?Py[A-Z_]"), "python"),
+    (re.compile(r"P?MPI_|ompi_|MPIX_"), "mpi"),
+    (re.compile(r"__cxa_|__gxx_personality|_Unwind_"), "libstdc++"),
+    (re.compile(r"GOMP_|omp_|__kmpc_"), "openmp"),
+)
+VERSIONS: tuple[tuple[str, Owner], ...] = (
+    ("GLIBCXX_", "libstdc++"),
+    ("CXXABI_", "libstdc++"),
+    ("GLIBC_", "libc"),
+    ("GOMP_", "openmp"),
+    ("GCC_", "libstdc++"),
+)
+_SPECIAL = re.compile(r"_Z(?:T[VTISW]|GV|GR|Th\w*?_|Tv\w*?_\w*?_|TC)?")
+_NESTED = re.compile(r"N[rVK]*[RO]?")
+_LENGTH = re.compile(r"([1-9][0-9]*)")
+_TAIL = re.compile(r"(?:C[1-4]|D[0-5])?")
+
+# Types that torch gave up for others: (as an older torch spells it, as a newer one does). Only the order counts here.
+# Source: c10/util/Optional.h, string_view.h and variant.h of the releases became aliases of, then gave way to, std's.
+REPLACED = (
+    ("c10::optional<", "std::optional<"),
+    ("c10::basic_string_view<", "std::basic_string_view<"),
+    ("c10::variant<", "std::variant<"),
+)
+# c10::cuda's functions took a device as int before they took c10::DeviceIndex, which is signed char.
+# Source: c10/cuda/CUDAFunctions.h; the symbol of https://github.com/Dao-AILab/flash-attention/issues/853 and its kind.
+DEVICE_FUNCTION = re.compile(r"c10::cuda::(?:\w*Device\w*|\w*Stream\w*)\(")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one symbol that nobody exports tells.
+
+    ``kind``: ``cxx11_abi``: the same function is there under the other ABI of ``std::string``; ``signature``: the same
+    name is there with other parameters (``exported``, readable); ``version``: the name is there in other versions
+    only; ``absent``: nothing of that name. ``asked_abi``: the ABI the file was built with, when its name tells.
+    ``built_for``: an older or newer release of the owner than the one here, when the names tell.
+    """
+
+    owner: Owner | None
+    kind: Literal["cxx11_abi", "signature", "version", "absent"]
+    asked: str
+    exported: tuple[str, ...] = ()
+    asked_abi: Abi | None = None
+    built_for: Age | None = None
+
+
+def weigh(symbol: str, version: str | None, exported: Iterable[str]) -> Evidence:
+    """The evidence of a missing symbol, given the mangled names that are exported under the same qualified name."""
+    others = tuple(exported)
+    owner, asked, abi = owner_of(symbol, version), readable(symbol), cxx11_abi(symbol)
+    if symbol in others:
+        return Evidence(owner, "version", asked, asked_abi=abi)
+    if not others:
+        return Evidence(owner, "absent", asked, asked_abi=abi)
+    forms = tuple(dict.fromkeys(readable(name) for name in others))
+    if asked in forms:
+        other = next((cxx11_abi(name) for name in others if readable(name) == asked), None)
+        known = abi or ("new" if other == "old" else "old")
+        return Evidence(owner, "cxx11_abi", asked, forms, asked_abi=known)
+    return Evidence(owner, "signature", asked, forms, asked_abi=abi, built_for=age(asked, forms))
+
+
+def age(asked: str, forms: Iterable[str]) -> Age | None:
+    """Whether a signature is older or newer than those that are there, where torch's history tells."""
+    for form in forms:
+        for older, newer in _rewrites(asked):
+            if older in asked and asked.replace(older, newer) == form:
+                return "older"
+            if older in form and form.replace(older, newer) == asked:
+                return "newer"
+    return None
+
+
+def _rewrites(asked: str) -> Iterator[tuple[str, str]]:
+    yield from REPLACED
+    if DEVICE_FUNCTION.match(asked):
+        yield from (("int)", "signed char)"), ("int*)", "signed char*)"), ("(int", "(signed char"))
+
+
+def owner_of(symbol: str, version: str | None = None) -> Owner | None:
+    """Whose symbol it is, by namespace, prefix or version; None: nobody known."""
+    for prefix, owner in VERSIONS:
+        if version and version.startswith(prefix):
+            return owner
+    if symbol.startswith("_Z"):
+        return NAMESPACES.get(next(_components(symbol), ""))
+    return next((owner for pattern, owner in C_NAMES if pattern.match(symbol)), None)
+
+
+def cxx11_abi(symbol: str) -> Abi | None:
+    """The ABI of ``std::string`` a mangled name was made with; None when no string or list is part of it."""
+    if "__cxx11" in symbol or "B5cxx11" in symbol:
+        return "new"
+    return "old" if re.search(r"S[sS]|S[sd](?=[^t])", _without_identifiers(symbol)) and _has_string(symbol) else None
+
+
+def _has_string(symbol: str) -> bool:
+    return "Ss" in _without_identifiers(symbol)
+
+
+def _without_identifiers(symbol: str) -> str:
+    """A mangled name less its identifiers, whose letters mean nothing to the grammar."""
+    kept, at = [], 0
+    while at < len(symbol):
+        length = _LENGTH.match(symbol, at)
+        # S1_ and T0_ count substitutions and parameters, Li8E is a number: no identifier follows those digits.
+        if length and symbol[at - 1 : at] not in {"S", "T", "i", "j", "l", "m"}:
+            at = length.end() + int(length[1])
+            kept.append("|")
+        else:
+            kept.append(symbol[at])
+            at += 1
+    return "".join(kept)
+
+
+def _components(symbol: str) -> Iterator[str]:
+    """The leading identifiers of a mangled name, ``St`` for std."""
+    for name, _ in _walk(symbol):
+        yield name
+
+
+def _walk(symbol: str) -> Iterator[tuple[str, int]]:
+    """Each leading identifier and where it ends."""
+    start = _SPECIAL.match(symbol)
+    at = start.end() if start else 0
+    nested = _NESTED.match(symbol, at)
+    at = nested.end() if nested else at
+    if symbol[at : at + 2] in {"St", "Ss", "Sa"}:
+        yield "St", at + 2
+        at += 2
+    while (length := _LENGTH.match(symbol, at)) is not None:
+        at = length.end() + int(length[1])
+        yield symbol[length.end() : at], at
+
+
+def same_name_prefixes(symbol: str) -> tuple[str, ...]:
+    """Beginnings of mangled names that have the same qualified name as a C++ function; empty for other symbols."""
+    ends = [end for _, end in _walk(symbol)] if symbol.startswith("_ZN") else []
+    if len(ends) < 2:
+        return ()
+    tail = _TAIL.match(symbol, ends[-1])
+    prefix = symbol[: ends[-1]] + (tail[0][:1] if tail else "")
+    constant = prefix.startswith("_ZNK")
+    other = "_ZN" + prefix[4:] if constant else "_ZNK" + prefix[3:]
+    return prefix, other
+
+
+def is_same_name(prefix: str, name: str) -> bool:
+    """Whether a mangled name that begins with a prefix of ``same_name_prefixes`` names that function itself."""
+    return bool(re.match(r"(?:[1-5])?(?:B\d|E|I)", name[len(prefix) :]))
