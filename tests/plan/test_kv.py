@@ -46,7 +46,9 @@ def test_blocks_and_requests_never_exceed_the_bytes(size: int, per_token: int, l
 
 
 def test_a_need_read_from_a_config_is_whole_once_graphs_are_known():
-    need = from_model_config(LLAMA_8B, 16 * 10**9, tp_size=2, max_seq_len=4096, max_batch_size=8, graph_pool_bytes=0)
+    need = from_model_config(
+        LLAMA_8B, 16 * 10**9, tp_size=2, max_seq_len=4096, max_batch_size=8, max_num_tokens=8192, graph_pool_bytes=0
+    )
     assert need.weights_bytes == 8 * 10**9
     assert need.kv_bytes(8) == 8 * 4096 * 64 * 1024
     assert need.least_bytes is not None
@@ -56,7 +58,7 @@ def test_a_need_read_from_a_config_is_whole_once_graphs_are_known():
 def test_unfused_attention_needs_memory_that_grows_with_the_square_of_the_length():
     def scores(length: int) -> int:
         fused, unfused = (
-            from_model_config(LLAMA_8B, 1, max_seq_len=length, fused_attention=on).activation_bytes
+            from_model_config(LLAMA_8B, 1, max_seq_len=length, max_num_tokens=1024, fused_attention=on).activation_bytes
             for on in (True, False)
         )
         assert fused is not None
@@ -69,3 +71,8 @@ def test_unfused_attention_needs_memory_that_grows_with_the_square_of_the_length
 def test_a_model_without_a_kv_cache_needs_none():
     need = Need(weights_bytes=10, activation_bytes=5, graph_pool_bytes=0, kv_bytes_per_token=0)
     assert need.least_bytes == need.most_bytes == 15
+
+
+def test_the_length_a_model_could_do_is_not_taken_for_the_servers():
+    need = from_model_config(LLAMA_8B, 16 * 10**9, max_batch_size=8, graph_pool_bytes=0)
+    assert (need.max_seq_len, need.least_bytes) == (None, None)
