@@ -71,8 +71,8 @@ def from_model_config(
 ) -> Need:
     """The need on each device of a model with this Hugging Face ``config.json``; what it does not say stays None.
 
-    ``weights_bytes`` is the whole model's. Activations are an upper estimate for ``max_num_tokens`` at once. Lengths are
-    the server's: ``max_position_embeddings`` is what a model could do, not what one was started for.
+    ``weights_bytes`` is the whole model's. Activations are an upper estimate for ``max_num_tokens`` at once. Lengths
+    are the server's: ``max_position_embeddings`` is what a model could do, not what one was started for.
     """
     text = config.get("text_config") or config
     dtype_bytes = DTYPE_BYTES.get(str(text.get("torch_dtype") or text.get("dtype")))
@@ -80,9 +80,7 @@ def from_model_config(
     return Need(
         weights_bytes=None if weights_bytes is None else -(-weights_bytes // (tp_size * pp_size)),
         kv_bytes_per_token=kv.bytes_per_token_of(text, kv_dtype_bytes or dtype_bytes, tp_size, pp_size),
-        activation_bytes=_sum(
-            _layer_bytes(text, max_num_tokens or length, max_batch_size, dtype_bytes, tp_size), scores
-        ),
+        activation_bytes=_sum(_layer_bytes(text, max_num_tokens, max_batch_size, dtype_bytes, tp_size), scores),
         graph_pool_bytes=graph_pool_bytes,
         max_seq_len=max_seq_len,
         tokens_per_block=tokens_per_block,
