@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.plan.need import Need, from_model_config
+
+# Of the frontend's --max-batch.
+DEFAULT_MAX_BATCH = 32
 
 
 def read(deployment: Deployment, paths: Paths) -> dict[str, Need]:
@@ -21,24 +25,45 @@ def read(deployment: Deployment, paths: Paths) -> dict[str, Need]:
         recipe = engine.recipe.model if engine else None
         folder = paths.source(name, service)
         config = _config(folder) if folder is not None and service.gpus.size else None
-        if folder is not None and config is not None:
-            found[name] = _need(config, folder, service, recipe)
+        if folder is not None and config is not None and (need := _need(config, folder, service, recipe)):
+            found[name] = need
     return found
 
 
-def _need(config: Mapping[str, Any], folder: Path, service: Service, recipe: Recipe | None) -> Need:
-    limits = recipe.limits if recipe else None
+def _need(config: Mapping[str, Any], folder: Path, service: Service, recipe: Recipe | None) -> Need | None:
+    weights_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
+    if recipe is not None:
+        return _of_engine(config, weights_bytes, recipe)
+    return _of_encoder(config, weights_bytes, service) if service.runtime == "flash" else None
+
+
+def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Recipe) -> Need:
     return from_model_config(
         config,
-        weights_bytes=sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None,
-        tp_size=recipe.tp_size if recipe else service.tp_size,
-        pp_size=recipe.pp_size if recipe else service.pp_size,
-        max_seq_len=limits.max_seq_len if limits else None,
-        max_batch_size=limits.max_batch_size if limits else None,
-        max_num_tokens=limits.max_num_tokens if limits else None,
-        tokens_per_block=recipe.kv_cache.tokens_per_block if recipe else None,
-        fused_attention=recipe is None or recipe.fmha == "enable",
+        weights_bytes,
+        tp_size=recipe.tp_size,
+        pp_size=recipe.pp_size,
+        max_seq_len=recipe.limits.max_seq_len,
+        max_batch_size=recipe.limits.max_batch_size,
+        max_num_tokens=recipe.limits.max_num_tokens,
+        tokens_per_block=recipe.kv_cache.tokens_per_block,
+        graph_pool_bytes=0,
+        fused_attention=recipe.fmha == "enable",
     )
+
+
+def _of_encoder(config: Mapping[str, Any], weights_bytes: int | None, service: Service) -> Need:
+    """An encoder keeps nothing between requests: no KV cache, no graphs."""
+    batch, length = service.options.get("max_batch", DEFAULT_MAX_BATCH), config.get("max_position_embeddings")
+    need = from_model_config(
+        config,
+        weights_bytes,
+        max_batch_size=batch,
+        max_num_tokens=batch * length if length else None,
+        graph_pool_bytes=0,
+        fused_attention=service.attention != "vanilla",
+    )
+    return replace(need, kv_bytes_per_token=0)
 
 
 def _config(folder: Path) -> Mapping[str, Any] | None:
