@@ -99,16 +99,20 @@ def _show_ready(supervisor: Supervisor, stage: Any, exit_when_ready: bool, as_js
     if as_json:
         output.document(status)
         return
-    console = output.console()
-    for part in (picture.timeline(status), picture.first_tokens(status)):
-        console.print(part)
-        console.print()
+    _show(status)
     if not exit_when_ready:
         output.line("ready. Try:")
         for text in workflow.requests_to_try(stage, supervisor.address):
             output.line(f"  {text}")
         output.line("Ctrl-C drains and stops everything.")
     sys.stdout.flush()
+
+
+def _show(status: dict[str, Any]) -> None:
+    console = output.console()
+    for part in (picture.timeline(status), picture.parts(status), picture.first_tokens(status)):
+        console.print(part)
+        console.print()
 
 
 def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
@@ -129,7 +133,7 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     if as_json:
         output.document(document)
     else:
-        output.console().print(Group(picture.timeline(document), "", picture.first_tokens(document)))
+        _show(document)
         output.line(f"{name} runs in the background (pid {child.pid}). See 'coexist status'; 'coexist down' stops it.")
     return 0
 

@@ -19,7 +19,8 @@ STYLES = {
 OVERVIEW = (
     "service", "state", "attempt", "pid", "cpus", "gpus", "first / steady p50", "restarts", "last failure",
 )  # fmt: skip
-BAR_WIDTH, TIMELINE_WIDTH = 20, 44
+BAR_WIDTH, TIMELINE_WIDTH = 20, 50
+BLOCK = "█"
 
 
 def live(status: Mapping[str, Any]) -> Table:
@@ -58,19 +59,25 @@ def _now(service: Mapping[str, Any]) -> str:
 
 
 def timeline(status: Mapping[str, Any]) -> Table:
-    """The start of every service as bars on one time axis, with the parts of PRELOAD."""
+    """The start of every service as bars on one time axis."""
     longest = max((_boot_seconds(s) for s in status["services"]), default=0.0) or 1.0
     table = Table(box=None, pad_edge=False)
-    for heading in ("service", f"start, 0 to {format_duration(longest)}", "ready after", "parts of PRELOAD"):
-        table.add_column(heading, header_style="bold")
+    for heading in ("service", f"start, 0 to {format_duration(longest)}", "ready after"):
+        table.add_column(heading, header_style="bold", no_wrap=True)
     for service in status["services"]:
-        bar = Text()
-        for stage in _boot_stages(service):
-            bar.append("█" * max(1, round(stage["seconds"] / longest * TIMELINE_WIDTH)), STYLES[stage["state"]])
-        table.add_row(service["name"], bar, format_duration(_boot_seconds(service)), _parts(service))
-    legend = Text("  ").join(Text(f"█ {name}", STYLES[name]) for name in STAGES[:3])
-    table.caption, table.caption_justify = legend, "left"
+        table.add_row(service["name"], _stage_bar(service, longest), format_duration(_boot_seconds(service)))
+    table.caption = Text("  ").join(Text(f"{BLOCK} {name}", STYLES[name]) for name in STAGES[:3])
+    table.caption_justify = "left"
     return table
+
+
+def _stage_bar(service: Mapping[str, Any], longest: float) -> Text:
+    """Stages end where their time ends, so that bars of different services can be compared."""
+    bar, passed = Text(), 0.0
+    for stage in _boot_stages(service):
+        drawn, passed = round(passed / longest * TIMELINE_WIDTH), passed + stage["seconds"]
+        bar.append(BLOCK * (round(passed / longest * TIMELINE_WIDTH) - drawn), STYLES[stage["state"]])
+    return bar
 
 
 def _boot_stages(service: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -81,15 +88,27 @@ def _boot_seconds(service: Mapping[str, Any]) -> float:
     return float(sum(stage["seconds"] for stage in _boot_stages(service)))
 
 
-def _parts(service: Mapping[str, Any]) -> str:
-    parts = {k: v for s in service["stages"] for k, v in (s["parts"] or {}).items() if v is not None}
-    return ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts.items())
+def parts(status: Mapping[str, Any]) -> Table:
+    """What the time before PRIME went into, part by part."""
+    told = {service["name"]: _parts(service) for service in status["services"]}
+    columns = dict.fromkeys(name for times in told.values() for name in times)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("service", header_style="bold")
+    for name in columns:
+        table.add_column(name.replace("_", " "), header_style="bold", justify="right")
+    for service, times in told.items():
+        table.add_row(service, *(format_duration(times[name]) if name in times else "-" for name in columns))
+    return table
+
+
+def _parts(service: Mapping[str, Any]) -> dict[str, float]:
+    return {name: s for stage in service["stages"] for name, s in stage["parts"].items() if s is not None}
 
 
 def first_tokens(status: Mapping[str, Any]) -> Table:
     """First request after READY beside steady ones of the same length, and the canary's answer."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("service", "first request", "steady p50", "steady p99", "first / p50", "canary"):
+    for heading in ("service", "first request", "steady p50", "p99", "first/p50", "canary"):
         table.add_column(heading, header_style="bold", justify="left" if heading in ("service", "canary") else "right")
     for service in status["services"]:
         times, canary = service["first_token_ms"], service["canary"]
@@ -110,7 +129,8 @@ def _ratio(times: Mapping[str, float | None]) -> str:
 def _canary(canary: Mapping[str, Any]) -> str:
     if canary["ok"] is None:
         return "-"
-    return f"right: {canary['got']}" if canary["ok"] else f"WRONG: wanted {canary['expected']}, got {canary['got']}"
+    got = " ".join(str(canary["got"]).split())
+    return f"right: {got}" if canary["ok"] else f"WRONG: wanted {canary['expected']!r}, got {got!r}"
 
 
 def overview(status: Mapping[str, Any]) -> Table:
