@@ -47,15 +47,20 @@ VERSIONS: tuple[tuple[str, Owner], ...] = (
 )
 _SPECIAL = re.compile(r"_Z(?:T[VTISW]|GV|GR|Th\w*?_|Tv\w*?_\w*?_|TC)?")
 _NESTED = re.compile(r"N[rVK]*[RO]?")
-_LENGTH = re.compile(r"([1-9][0-9]*)")
+# Literals, back references, template parameters, array sizes; else an identifier with its length before it.
+_NO_TYPE = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|T\d*_|A\d+_|(\d{1,5})")
+_LENGTH = re.compile(r"([1-9][0-9]{0,4})")
 _TAIL = re.compile(r"(?:C[1-4]|D[0-5])?")
 
 # Types that torch gave up for others: (as an older torch spells it, as a newer one does). Only the order counts here.
-# Source: c10/util/Optional.h, string_view.h and variant.h of the releases became aliases of, then gave way to, std's.
+# Source: c10/util/Optional.h, string_view.h and variant.h became aliases of, then gave way to, std's; the last two by
+# reading a torchvision built for torch 2.9 against the exports of torch 2.13.
 REPLACED = (
     ("c10::optional<", "std::optional<"),
     ("c10::basic_string_view<", "std::basic_string_view<"),
     ("c10::variant<", "std::variant<"),
+    ("std::shared_ptr<torch::autograd::Node>", "c10::intrusive_ptr<torch::autograd::Node,"),
+    ("at::Tag", "torch::headeronly::Tag"),
 )
 # c10::cuda's functions took a device as int before they took c10::DeviceIndex, which is signed char.
 # Source: c10/cuda/CUDAFunctions.h; the symbol of https://github.com/Dao-AILab/flash-attention/issues/853 and its kind.
@@ -99,18 +104,21 @@ def weigh(symbol: str, version: str | None, exported: Iterable[str]) -> Evidence
 def age(asked: str, forms: Iterable[str]) -> Age | None:
     """Whether a signature is older or newer than those that are there, where torch's history tells."""
     for form in forms:
-        for older, newer in _rewrites(asked):
-            if older in asked and asked.replace(older, newer) == form:
+        for older, newer in REPLACED:
+            if _only_in(older, asked, form) and _only_in(newer, form, asked):
                 return "older"
-            if older in form and form.replace(older, newer) == asked:
+            if _only_in(newer, asked, form) and _only_in(older, form, asked):
                 return "newer"
+        if DEVICE_FUNCTION.match(asked) and asked != form:
+            if asked.replace("signed char", "int") == form:
+                return "newer"
+            if form.replace("signed char", "int") == asked:
+                return "older"
     return None
 
 
-def _rewrites(asked: str) -> Iterator[tuple[str, str]]:
-    yield from REPLACED
-    if DEVICE_FUNCTION.match(asked):
-        yield from (("int)", "signed char)"), ("int*)", "signed char*)"), ("(int", "(signed char"))
+def _only_in(text: str, one: str, other: str) -> bool:
+    return text in one and text not in other
 
 
 def owner_of(symbol: str, version: str | None = None) -> Owner | None:
@@ -127,25 +135,20 @@ def cxx11_abi(symbol: str) -> Abi | None:
     """The ABI of ``std::string`` a mangled name was made with; None when no string or list is part of it."""
     if "__cxx11" in symbol or "B5cxx11" in symbol:
         return "new"
-    return "old" if re.search(r"S[sS]|S[sd](?=[^t])", _without_identifiers(symbol)) and _has_string(symbol) else None
-
-
-def _has_string(symbol: str) -> bool:
-    return "Ss" in _without_identifiers(symbol)
+    return "old" if "Ss" in _without_identifiers(symbol) else None
 
 
 def _without_identifiers(symbol: str) -> str:
     """A mangled name less its identifiers, whose letters mean nothing to the grammar."""
     kept, at = [], 0
     while at < len(symbol):
-        length = _LENGTH.match(symbol, at)
-        # S1_ and T0_ count substitutions and parameters, Li8E is a number: no identifier follows those digits.
-        if length and symbol[at - 1 : at] not in {"S", "T", "i", "j", "l", "m"}:
-            at = length.end() + int(length[1])
-            kept.append("|")
-        else:
+        token = _NO_TYPE.match(symbol, at)
+        if token is None:
             kept.append(symbol[at])
             at += 1
+        else:
+            kept.append("|")
+            at = token.end() + int(token[1] or 0)
     return "".join(kept)
 
 

@@ -131,6 +131,12 @@ class Process:
         new = [m for m in scope if id(m) not in known]
         return self._check(root, libraries, new, [*self.everywhere, *scope])
 
+    def find(self, name: str) -> Library:
+        """The library that ``dlopen`` of a bare name would give the program now."""
+        asking = self.everywhere[0] if self.everywhere else Mapped(Path("/"), ElfFile(Path("/")), None, "path")
+        path, via, _ = self._find(name, asking)
+        return Library(name, asking.path, path, via if path else None)
+
     def _closure(self, root: Mapped, libraries: list[Library]) -> Iterator[Mapped]:
         """The file and all it needs, breadth first, mapped as it goes."""
         order, seen = [root], {id(root)}
