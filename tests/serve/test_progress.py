@@ -3,13 +3,23 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from toolkit.errors import ToolkitError
 from toolkit.serve.progress import Progress, disk_full, run_step
+
+
+@pytest.fixture(autouse=True)
+def _the_test_itself_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.serve.progress.die_with_parent", lambda: None)
 
 
 def events(work: Callable[[Progress], Mapping[str, Any]]) -> tuple[int, list[dict[str, Any]]]:
@@ -42,6 +52,23 @@ def test_an_error_of_a_person_travels_whole() -> None:
     assert status == 1
     expected = {"what": "wrong", "where": "here", "hint": "change it", "code": "model", "details": {"needed": 3}}
     assert told == [{"error": expected}]
+
+
+def test_a_step_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    step = (
+        "import os, time; from pathlib import Path; from toolkit.serve.progress import Progress, run_step\n"
+        f"def work(): Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(300)\n"
+        "run_step(Progress(None), work)"
+    )
+    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {step!r}]); time.sleep(300)"
+    process = subprocess.Popen([sys.executable, "-c", parent], cwd=Path(__file__).resolve().parents[2])
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.02)
+    child = psutil.Process(int(pid_file.read_text()))
+    process.kill()
+    process.wait()
+    child.wait(timeout=20)
 
 
 @pytest.mark.parametrize(

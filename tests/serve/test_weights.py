@@ -18,6 +18,7 @@ def test_what_is_written_is_read_back_by_the_library(dtype: torch.dtype, tmp_pat
     write_tensors(path, {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}, tensors.values())
     for name, tensor in load_file(path).items():
         torch.testing.assert_close(tensor, tensors[name], rtol=0, atol=0)
+        torch.testing.assert_close(load_tensors(path, "cpu")[name], tensor, rtol=0, atol=0)
     assert set(read_header(path)) == set(load_tensors(path, "cpu")) == set(tensors)
 
 

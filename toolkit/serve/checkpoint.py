@@ -25,11 +25,12 @@ _REFETCH = "Fetch this file again: it was not downloaded whole."
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a tensor is: its file, and what the header says of it."""
+    """Where a tensor is, ``offset`` bytes into its file, and what the header says of it."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    offset: int = 0
 
 
 def read_checkpoint(model_dir: Path) -> dict[str, StoredTensor]:
@@ -89,7 +90,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     end = 0
     for name, row in header.items():
         if name != "__metadata__":
-            tensors[name], stop = _tensor(path, name, row)
+            tensors[name], stop = _tensor(path, name, row, start)
             end = max(end, stop)
     if size_bytes != start + end:
         kind = "shorter" if size_bytes < start + end else "longer"
@@ -116,7 +117,7 @@ def _header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _tensor(path: Path, name: str, row: Any) -> tuple[StoredTensor, int]:
+def _tensor(path: Path, name: str, row: Any, start: int) -> tuple[StoredTensor, int]:
     """The tensor of a header's row, and where its bytes end."""
     try:
         dtype, shape = str(row["dtype"]), tuple(int(size) for size in row["shape"])
@@ -129,7 +130,7 @@ def _tensor(path: Path, name: str, row: Any) -> tuple[StoredTensor, int]:
     if bits is not None and (end - begin) * 8 != math.prod(shape) * bits:
         what = f"'{name}' takes {end - begin} bytes, which is no {dtype} tensor of shape {list(shape)}"
         raise ToolkitError(what, str(path), _REFETCH, code="weights_damaged")
-    return StoredTensor(path, dtype, shape), end
+    return StoredTensor(path, dtype, shape, start + begin), end
 
 
 def check_tensors(found: Mapping[str, StoredTensor], expected: Mapping[str, Sequence[int]], model_dir: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from typing import Any
 from toolkit.errors import ToolkitError
 
 log = logging.getLogger(__name__)
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What compilers and libraries write when the disk is full, where no error number comes through.
 _FULL_TEXTS = (
@@ -45,11 +48,17 @@ class Progress:
         self.send(step=name, state="end", seconds=round(time.monotonic() - begin_s, 3))
 
 
+def die_with_parent() -> None:
+    """From now on this process is killed when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run_step(progress: Progress, work: Callable[[], Mapping[str, Any]]) -> int:
     """The exit status of a build step: 0 with its result told, 1 with an error that a person can cure told.
 
     Other exceptions pass: their traceback belongs into the build log.
     """
+    die_with_parent()
     try:
         result = work()
     except ToolkitError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,18 +15,33 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from toolkit.serve.checkpoint import StoredTensor
+from toolkit.serve.checkpoint import StoredTensor, read_header
 from toolkit.serve.weight_map import Source
 
-_DTYPE_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # Tensors begin on a cache line, so that vector loads of mapped weights are aligned.
 _ALIGNMENT_BYTES = 64
 
 
 def load_tensors(path: Path, device: str) -> dict[str, Tensor]:
-    """Every tensor of a file by name; on the CPU they share the mapped file."""
-    with safe_open(path, framework="pt", device=device) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+    """Every tensor of an engine's file by name; on the CPU they are the file itself, mapped and read in.
+
+    Raises: ToolkitError when the file is damaged.
+    """
+    stored = read_header(path)
+    with path.open("rb") as file:
+        content = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that a mapped file cannot be written to
+        data = torch.frombuffer(content, dtype=torch.uint8)
+    return {name: _view(data, tensor).to(device) for name, tensor in stored.items()}
+
+
+def _view(data: Tensor, tensor: StoredTensor) -> Tensor:
+    dtype = _DTYPES[tensor.dtype]
+    size_bytes = torch.Size(tensor.shape).numel() * dtype.itemsize
+    return data[tensor.offset : tensor.offset + size_bytes].view(dtype).view(tensor.shape)
 
 
 class CheckpointReader:
