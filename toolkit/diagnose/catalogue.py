@@ -1,0 +1,187 @@
+"""patterns.yaml, read once and compiled: which rule looks at which line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolkit.diagnose.model import Verdict
+from toolkit.diagnose.text import Level, Line
+
+STRENGTHS = {"root": 3, "soft": 2, "weak": 1}
+_LEVELS = {"info": Level.INFO, "warning": Level.WARNING, "error": Level.ERROR}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Expressions for lines that hold one of ``needles``."""
+
+    order: int
+    name: str
+    needles: tuple[str, ...]
+    expressions: tuple[re.Pattern[str], ...]
+
+    def search(self, line: Line, low: str) -> re.Match[str] | None:
+        """The first expression that matches the message; ``low`` is the line in lower case."""
+        if not any(needle in low for needle in self.needles):
+            return None
+        return next((found for expr in self.expressions if (found := expr.search(line.message))), None)
+
+
+@dataclass(frozen=True)
+class Pattern(Rule):
+    """A rule that names a cause. The keys are explained at the head of patterns.yaml."""
+
+    kind: str = ""
+    verdict: Verdict = "stop"
+    level: Level = Level.ERROR
+    strength: int = 3
+    culprit: str = ""
+    cause: str = ""
+    fix: str = ""
+    check: str | None = None
+    near: Mapping[str, int] = field(default_factory=dict)
+    explains: frozenset[str] = frozenset()
+    veto: bool = False
+    teardown: bool = False
+    phase: str | None = None
+    seek: re.Pattern[str] | None = None
+    refine: str | None = None
+    source: str = ""
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence(Rule):
+    """A rule for lines that change what a finding means."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """With ``evidence`` in the log, a finding of ``classes`` is really ``becomes``."""
+
+    evidence: str
+    classes: frozenset[str]
+    patterns: frozenset[str]
+    unless_verdict: str | None
+    becomes: str
+    verdict: Verdict
+    at_evidence: bool
+    culprit: str | None
+    cause: str
+    fix: str
+    check: str | None
+
+
+@dataclass(frozen=True)
+class Landmark(Rule):
+    """A rule for names that a later finding may need."""
+
+
+@dataclass(frozen=True)
+class Mark(Rule):
+    """A rule for lines that tell how far the program came; its name is that of the group in ``marks``."""
+
+
+@dataclass(frozen=True)
+class Jit(Rule):
+    """A rule about compiling: named ``begun``, ``ended`` or ``stalled``; ``lock``: a silence after it waits for a lock."""
+
+    lock: bool = False
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All rules, and an index from triggers to the rules that their lines concern."""
+
+    rules: tuple[Rule, ...]
+    combinations: tuple[Combination, ...]
+    progress: tuple[re.Pattern[str], ...]
+    gone: re.Pattern[str]
+    index: Mapping[str, tuple[int, ...]]
+
+    @property
+    def triggers(self) -> tuple[bytes, ...]:
+        return tuple(trigger.encode() for trigger in self.index)
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        return tuple(rule for rule in self.rules if isinstance(rule, Pattern))
+
+    def concerned(self, low: str) -> Iterator[Rule]:
+        """The rules that a line (lower case) may match, in the order of the file."""
+        found: set[int] = set()
+        for trigger, orders in self.index.items():
+            if trigger in low:
+                found.update(orders)
+        return (self.rules[order] for order in sorted(found))
+
+    def is_progress(self, text: str) -> bool:
+        return any(expression.search(text) for expression in self.progress)
+
+
+@lru_cache(maxsize=1)
+def load() -> Catalogue:
+    """The catalogue of this package; a fault in the file is a fault of coexist."""
+    text = Path(__file__).with_name("patterns.yaml").read_bytes()
+    return parse(yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+
+def parse(data: Mapping[str, Any]) -> Catalogue:
+    """The catalogue of the parsed file. Raises KeyError or re.error for a faulty one."""
+    rules: list[Rule] = []
+    for group in ("benign", "echo", "unavailable", "ready", "shutdown", "start"):
+        rules += [Mark(len(rules) + i, group, *_search(entry)) for i, entry in enumerate(data["marks"][group])]
+    rules += [Landmark(len(rules) + i, e["name"], *_search(e)) for i, e in enumerate(data["landmarks"])]
+    for group in ("begun", "ended", "stalled"):
+        entries = enumerate(data["jit"][group], len(rules))
+        rules += [Jit(order, group, *_search(entry), entry.get("wait") == "lock") for order, entry in entries]
+    rules += [Evidence(len(rules) + i, e["id"], *_search(e)) for i, e in enumerate(data["evidence"])]
+    classes = data["classes"]
+    rules += [_pattern(len(rules) + i, e, classes[e["class"]]) for i, e in enumerate(data["patterns"])]
+    rules += [Mark(len(rules) + i, "suspicious", *_search(e)) for i, e in enumerate(data["marks"]["suspicious"])]
+    combinations = tuple(_combination(entry, classes[entry["becomes"]]) for entry in data["combine"])
+    progress = tuple(re.compile(expression) for expression in data["progress"])
+    gone = re.compile(data["gone"], re.IGNORECASE)
+    return Catalogue(tuple(rules), combinations, progress, gone, _index(rules, data["triggers"]))
+
+
+def _search(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...]]:
+    expressions = entry["expr"] if isinstance(entry["expr"], list) else [entry["expr"]]
+    return tuple(entry["needles"]), tuple(re.compile(text, re.IGNORECASE | re.MULTILINE) for text in expressions)
+
+
+def _pattern(order: int, entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> Pattern:
+    return Pattern(
+        order, entry["id"], *_search(entry), entry["class"], entry.get("verdict", defaults["verdict"]),
+        _LEVELS[entry.get("level", "error")], STRENGTHS[entry.get("strength", "root")], entry.get("culprit", ""),
+        entry["cause"], entry["fix"], entry.get("rule", defaults.get("rule")), entry.get("near", {}),
+        frozenset(entry.get("explains", ())), entry.get("veto", False), entry.get("teardown", False),
+        entry.get("phase"), re.compile(entry["seek"], re.IGNORECASE) if "seek" in entry else None,
+        entry.get("refine"), entry["source"], tuple(entry["examples"]),
+    )  # fmt: skip
+
+
+def _combination(entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> Combination:
+    culprit = "" if entry.get("drop_culprit") else entry.get("culprit")
+    return Combination(
+        entry["evidence"], frozenset(entry["classes"]), frozenset(entry.get("patterns", ())),
+        entry.get("unless", {}).get("verdict"), entry["becomes"], defaults["verdict"], entry["root"] == "evidence",
+        culprit, entry["cause"], entry["fix"], defaults.get("rule"),
+    )  # fmt: skip
+
+
+def _index(rules: Iterable[Rule], triggers: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """From each trigger to the rules with a needle that holds it; a needle without a trigger becomes one."""
+    index: dict[str, set[int]] = {trigger: set() for trigger in triggers}
+    for rule in rules:
+        for needle in rule.needles:
+            holds = [trigger for trigger in index if trigger in needle] or [needle]
+            index.setdefault(holds[0], set()).add(rule.order)
+    return {trigger: tuple(sorted(orders)) for trigger, orders in index.items() if orders}

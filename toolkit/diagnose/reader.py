@@ -1,0 +1,263 @@
+"""What a log says so far: findings, evidence, names, and how far the program came. Bounded, whatever the log's size."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from toolkit.diagnose import text as texts
+from toolkit.diagnose.catalogue import Catalogue, Evidence, Jit, Landmark, Mark, Pattern
+from toolkit.diagnose.model import Context, Finding
+from toolkit.diagnose.refine import REFINEMENTS, Refined, Scene, derived
+from toolkit.diagnose.stream import RawLine, Scanner
+from toolkit.diagnose.template import fill, known
+from toolkit.diagnose.text import Level, Line
+
+SEEK_LINES = 15
+GLUE_LINES = 6
+QUOTE_LINES = 40
+_RANK_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
+_MAX_OPEN = 64
+
+
+@dataclass(frozen=True)
+class Sign:
+    """Evidence or compiling that was seen: where, its text, and what was captured."""
+
+    number: int
+    text: str
+    captures: dict[str, str | None] = field(default_factory=dict)
+
+
+@dataclass
+class State:
+    """All that is remembered of the lines read. A new life of the program begins with a new one."""
+
+    findings: dict[str, Finding] = field(default_factory=dict)
+    evidence: dict[str, Sign] = field(default_factory=dict)
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+    started: int | None = None
+    ready: int | None = None
+    shutdown: int | None = None
+    unavailable: bool = False
+    waits_for_lock: dict[str, Sign] = field(default_factory=dict)
+    compiles: Sign | None = None
+    stalled: int | None = None
+    errors: list[Sign] = field(default_factory=list)
+    last_errors: deque[Sign] = field(default_factory=lambda: deque(maxlen=3))
+
+
+class Reader:
+    """Reads the lines of a scanner into ``state``."""
+
+    def __init__(self, catalogue: Catalogue, scanner: Scanner, context: Context) -> None:
+        self._catalogue = catalogue
+        self._scanner = scanner
+        self._context = context
+        self.state = State()
+        self._cut: dict[str, tuple[int, str]] = {}
+        self._quote: str | None = None
+        self._quoted_lines = 0
+        self._sought: Pattern | None = None
+
+    def read(self) -> State:
+        for raw in self._scanner:
+            told = False
+            for number, text in self._whole(raw):
+                told |= self._line(texts.make(number, text))
+            if not told:
+                self._scanner.mark_boring()
+        return self.state
+
+    def _whole(self, raw: RawLine) -> Iterator[tuple[int, str]]:
+        """The line; where the output of ranks ran into one another, one text for each, joined to its other half."""
+        text = self._unquoted(raw.text)
+        tags = list(_RANK_TAG.finditer(text))
+        if len(tags) < 2 and not (tags and tags[0][1] in self._cut):
+            yield raw.number, text
+            return
+        if head := text[: tags[0].start()]:
+            yield raw.number, head
+        ends = [tag.start() for tag in tags[1:]] + [len(text)]
+        for tag, end in zip(tags, ends, strict=True):
+            number, part = self._cut.pop(tag[1], (raw.number, tag[0]))
+            part += text[tag.end() : end]
+            if end < len(text):
+                self._cut[tag[1]] = (number, part)
+                self._scanner.look_ahead = max(self._scanner.look_ahead, GLUE_LINES)
+            else:
+                yield number, part
+        if len(self._cut) > _MAX_OPEN:
+            self._cut.clear()
+
+    def _unquoted(self, text: str) -> str:
+        """The line without what goes on of a user's text from the lines before."""
+        if self._quote is None:
+            self._quote, self._quoted_lines = texts.open_quote(text), 0
+            if self._quote:
+                self._scanner.look_ahead = max(self._scanner.look_ahead, QUOTE_LINES)
+            return text
+        self._quoted_lines += 1
+        end = text.find(self._quote)
+        if end < 0 and self._quoted_lines < QUOTE_LINES:
+            return ""
+        self._quote = None
+        return text[end + 1 :] if end >= 0 else text
+
+    def _line(self, line: Line) -> bool:
+        """Takes in one line; True when it told something."""
+        low = line.text.lower()
+        if self._sought:
+            self._seek(line)
+        told = echo = False
+        for rule in self._catalogue.concerned(low):
+            if (isinstance(rule, Mark) and rule.name == "suspicious" and echo) or not (found := rule.search(line, low)):
+                continue
+            if isinstance(rule, Mark) and rule.name == "benign":
+                return False
+            if isinstance(rule, Mark) and rule.name == "echo":
+                echo = True
+                continue
+            told = True
+            if isinstance(rule, Pattern):
+                if self._pattern(rule, line, found):
+                    break
+            else:
+                self._other(rule, line, found)
+        return told
+
+    def _other(self, rule: object, line: Line, found: re.Match[str]) -> None:
+        if isinstance(rule, Mark):
+            self._mark(rule.name, line, found)
+        elif isinstance(rule, Landmark):
+            self.state.seen[rule.name] = (line.number, _last(rule.expressions[0], line, found)["value"])
+        elif isinstance(rule, Evidence):
+            self.state.evidence.setdefault(rule.name, _sign(line, found))
+        elif isinstance(rule, Jit):
+            self._jit(rule, line, found)
+
+    def _mark(self, name: str, line: Line, found: re.Match[str]) -> None:
+        state = self.state
+        if name == "suspicious":
+            self._suspect(line, found)
+        elif name == "unavailable":
+            state.unavailable = True
+        elif name == "ready" and not state.unavailable:
+            self._is_ready(line.number)
+        elif name == "shutdown" and state.shutdown is None:
+            state.shutdown = line.number
+            self._scanner.forget_boring()
+        elif name == "start":
+            self._starts(line.number)
+
+    def _is_ready(self, number: int) -> None:
+        """What was found before and did not keep the server from becoming ready was not the cause of anything."""
+        state = self.state
+        if state.ready is None:
+            state.ready = number
+            state.findings = {name: one for name, one in state.findings.items() if self._vetoes(one)}
+            state.errors.clear()
+            state.last_errors.clear()
+
+    def _vetoes(self, finding: Finding) -> bool:
+        return any(pattern.veto for pattern in self._catalogue.patterns if pattern.name == finding.pattern)
+
+    def _starts(self, number: int) -> None:
+        """A start after a shutdown is a new life; one after READY is a restart."""
+        if self.state.shutdown is not None and self.state.ready is not None:
+            self.state = State(evidence=self.state.evidence, seen=self.state.seen)
+        self.state.ready = None
+        self.state.started = self.state.started or number
+
+    def _suspect(self, line: Line, found: re.Match[str]) -> None:
+        if line.level(found.end()) < Level.ERROR or self._after_shutdown():
+            return
+        sign = _sign(line, found)
+        if found["named"] and len(self.state.errors) < 3:
+            self.state.errors.append(sign)
+        self.state.last_errors.append(sign)
+
+    def _after_shutdown(self) -> bool:
+        return self.state.shutdown is not None and self.state.ready is not None
+
+    def _jit(self, rule: Jit, line: Line, found: re.Match[str]) -> None:
+        sign, name = _sign(line, found), found.groupdict().get("name") or ""
+        if rule.name == "ended":
+            self.state.waits_for_lock.pop(name, None)
+        elif rule.name == "stalled":
+            self.state.stalled = line.number
+        elif rule.lock and len(self.state.waits_for_lock) < _MAX_OPEN:
+            self.state.waits_for_lock.setdefault(name, sign)
+        elif not rule.lock and self.state.compiles is None:
+            self.state.compiles = sign
+
+    def _pattern(self, pattern: Pattern, line: Line, found: re.Match[str]) -> bool:
+        """True when the pattern explains the line, so that no other one needs to look at it."""
+        level = line.level(found.end())
+        if level < pattern.level or pattern.phase == "last" or not self._is_time_for(pattern) or not self._near(pattern, line):
+            return False
+        if pattern.name in self.state.findings:
+            return pattern.strength > 1
+        finding = self._finding(pattern, line, found)
+        if finding is None:
+            return False
+        strength = min(pattern.strength, 2) if level < Level.ERROR and pattern.phase is None else pattern.strength
+        self.state.findings[pattern.name] = replace(finding, strength=strength)
+        if pattern.seek:
+            self._sought = pattern
+            self._scanner.look_ahead = max(self._scanner.look_ahead, SEEK_LINES)
+            self._seek(line)
+        return pattern.strength > 1
+
+    def _is_time_for(self, pattern: Pattern) -> bool:
+        if pattern.phase == "shutdown":
+            return self._after_shutdown()
+        return not self._after_shutdown() and not (self.state.shutdown is not None and pattern.teardown)
+
+    def _near(self, pattern: Pattern, line: Line) -> bool:
+        return all(line.number - self.state.seen.get(name, (-1000, ""))[0] <= far for name, far in pattern.near.items())
+
+    def _finding(self, pattern: Pattern, line: Line, found: re.Match[str]) -> Finding | None:
+        scene = Scene(line.number, line.text, line.rank(found.end()), self.state.seen, self._context)
+        return finding(pattern, line.sentence(found.start()), dict(found.groupdict()), scene)
+
+    def _seek(self, line: Line) -> None:
+        pattern = self._sought
+        if pattern and pattern.seek and (found := pattern.seek.search(line.message)):
+            done = self.state.findings[pattern.name]
+            values = {**done.captures, "culprit": found["culprit"]}
+            self.state.findings[pattern.name] = replace(
+                done, culprit=found["culprit"], cause=fill(pattern.cause, values), fix=fill(pattern.fix, values)
+            )
+            self._sought = None
+        elif not self._scanner.look_ahead:
+            self._sought = None
+
+
+def finding(pattern: Pattern, sentence: str, captures: dict[str, str | None], scene: Scene) -> Finding | None:
+    """What the pattern means in that scene; None where it means nothing."""
+    values = derived(captures, scene)
+    refined = REFINEMENTS[pattern.refine](values, scene) if pattern.refine else Refined()
+    if refined.kind == "":
+        return None
+    values |= {name: value for name, value in refined.captures.items() if value}
+    values["culprit"] = refined.culprit or known(pattern.culprit, values)
+    return Finding(
+        scene.number, sentence, pattern.name, refined.kind or pattern.kind, refined.verdict or pattern.verdict,
+        pattern.strength, values["culprit"], fill(refined.cause or pattern.cause, values),
+        fill(refined.fix or pattern.fix, values), refined.check or pattern.check, scene.rank,
+        {name: value for name, value in values.items() if value},
+    )  # fmt: skip
+
+
+def _sign(line: Line, found: re.Match[str]) -> Sign:
+    return Sign(line.number, line.sentence(found.start()), dict(found.groupdict()))
+
+
+def _last(expression: re.Pattern[str], line: Line, found: re.Match[str]) -> re.Match[str]:
+    """The last match in the line: the name that is nearest to what follows."""
+    for found in expression.finditer(line.message, found.start()):
+        pass
+    return found

@@ -1,0 +1,122 @@
+"""A log as a stream of bytes, cut into the few lines worth a look; memory stays bounded however long a line is."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+BLOCK_BYTES = 256 * 1024
+MAX_LINE_BYTES = 1024 * 1024
+OVERLAP_BYTES = 4096
+TAIL_BYTES = 32 * 1024
+KNOWN_SHAPES = 50_000
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cDEHM])")
+_RANK_TAG = b"]<std"
+# Words beside which a number is not just a number: such lines are never taken for one another.
+_TELLING = (b"exit", b"signal", b"code", b"status", b"rc=", b"error")
+
+
+@dataclass(frozen=True)
+class RawLine:
+    """A line without colours and line feed; ``number`` counts line feeds from 1."""
+
+    number: int
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", errors="replace")
+
+
+@dataclass(frozen=True)
+class _Block:
+    data: bytes
+    ends_line: bool
+
+
+def _blocks(pieces: Iterable[bytes | str]) -> Iterator[_Block]:
+    """Whole lines, ``BLOCK_BYTES`` or more at a time; a line that is too long comes in parts that overlap."""
+    held = bytearray()
+    for piece in pieces:
+        held += piece.encode("utf-8", errors="surrogateescape") if isinstance(piece, str) else piece
+        if len(held) < BLOCK_BYTES:
+            continue
+        end = held.rfind(b"\n") + 1
+        if end:
+            yield _Block(bytes(held[:end]), True)
+            del held[:end]
+        while len(held) > MAX_LINE_BYTES:
+            yield _Block(bytes(held[:MAX_LINE_BYTES]), False)
+            del held[: MAX_LINE_BYTES - OVERLAP_BYTES]
+    if held:
+        yield _Block(bytes(held), True)
+
+
+class Scanner:
+    """Iterates over the lines that may say something; ``look_ahead`` asks for so many more, whatever they say.
+
+    ``triggers``: lower-case strings of which such a line holds one. A line whose shape (without its digits) was found
+    boring is not looked at again.
+    """
+
+    def __init__(self, pieces: Iterable[bytes | str], triggers: Iterable[bytes]) -> None:
+        self._pieces = pieces
+        self._triggers = tuple(triggers)
+        self._boring: set[int] = set()
+        self._last_shape = 0
+        self._tail: deque[RawLine] = deque()
+        self._tail_bytes = 0
+        self.look_ahead = 0
+        self.lines = 0
+
+    def __iter__(self) -> Iterator[RawLine]:
+        for block in _blocks(self._pieces):
+            data = _ANSI.sub(b"", block.data) if b"\x1b" in block.data else block.data
+            lines = data.split(b"\n")
+            if not lines[-1]:
+                lines.pop()
+            yield from self._of_block(lines)
+            self._remember(lines)
+            self.lines += len(lines) if block.ends_line else 0
+
+    def forget_boring(self) -> None:
+        """Looks at every line again, since its meaning has changed."""
+        self._boring.clear()
+
+    def mark_boring(self) -> None:
+        """The line that was given last, and others of its shape, say nothing new."""
+        if self._last_shape:
+            self._boring.add(self._last_shape)
+
+    def tail(self) -> list[RawLine]:
+        """The last lines of the log, about ``TAIL_BYTES`` of them."""
+        return list(self._tail)
+
+    def _of_block(self, lines: list[bytes]) -> Iterator[RawLine]:
+        if len(self._boring) > KNOWN_SHAPES:
+            self._boring.clear()
+        boring, triggers = self._boring, self._triggers
+        for number, line in enumerate(lines, self.lines + 1):
+            shape = hash(line.translate(None, b"0123456789"))
+            if self.look_ahead:
+                self.look_ahead -= 1
+            elif shape in boring:
+                continue
+            low = line.lower()
+            if not self.look_ahead and not any(map(low.__contains__, triggers)) and low.count(_RANK_TAG) < 2:
+                boring.add(shape)
+                continue
+            self._last_shape = 0 if any(map(low.__contains__, _TELLING)) else shape
+            yield RawLine(number, line)
+
+    def _remember(self, lines: list[bytes]) -> None:
+        """Keeps the end of the log; of a very long line only its end."""
+        first = self.lines + 1
+        for number, line in enumerate(lines[-400:], first + max(0, len(lines) - 400)):
+            self._tail.append(RawLine(number, line[-TAIL_BYTES:]))
+            self._tail_bytes += len(self._tail[-1].data)
+        while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
+            self._tail_bytes -= len(self._tail.popleft().data)

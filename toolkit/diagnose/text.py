@@ -1,0 +1,146 @@
+"""One line of a log: who wrote it, how serious the writer thought it was, and what it says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Level(IntEnum):
+    """How serious a line is in the eyes of its writer; a line without a word about it counts as ``ERROR``."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+
+
+_LETTERS = {"E": Level.ERROR, "F": Level.ERROR, "C": Level.ERROR, "W": Level.WARNING}
+
+_LEVEL = re.compile(
+    r"\[TensorRT-LLM\]\[(?P<trtllm>ERROR|WARNING|INFO|DEBUG|VERBOSE|TRACE)\]"
+    r"|\[(?P<bracket>[EWIVDF])\](?=\s|$)"
+    r"|(?:^|[\s|:\[])(?P<glog>[EWIF])\d{4,8} \d\d:\d\d"
+    r"|\d: (?P<tensorflow>[EWIF]) (?=[\w/]+\.cc)"
+    r"|NCCL (?P<nccl>INFO|WARN|TRACE)\b"
+    r"|(?<![\w\"'])(?P<word>ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL|TRACE)(?=[\s:\]|(;,-]|$)"
+    r"|level[\"']?[=:]\s*[\"']?(?P<key>error|warning|warn|info|debug|critical|fatal)"
+    r"|\b(?P<python>User|Future|Deprecation|Runtime|Resource|Import)Warning: "
+)
+
+_RANK = re.compile(
+    r"\[\d+,(?P<mpi>\d+)\]<std(?:out|err)>:"
+    r"|\bRANK (?P<trtllm>\d+)\]"
+    r"|[ _](?P<tp>(?:DP\d+ ?_?)?TP\d+)(?:_EP\d+)?[ \])]"
+    r"|\[rank(?P<torch>\d+)\]"
+    r"|^(?P<srun>\d{1,4}): (?=\S)"
+)
+
+_PREFIX = re.compile(
+    r"(?:"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?: (?:DP\d+ )?(?:TP|PP)\d+(?: EP\d+)?)?\]?"
+    r"(?: (?:stdout|stderr) [FP](?= |$))?[ \t]?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: "
+    r"|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?"
+    r"|[\w.-]+[-_]\d+ +\| ?"
+    r"|#\d+ (?:\d+\.\d+ ?)?"
+    r"|\[\d+,\d+\]<std(?:out|err)>:"
+    r"|\d{1,4}: (?=\S)"
+    r"|\((?:\w+ )?\w*[ ]?pid=\d+(?:, ip=[\w.]+)?\) ?"
+    r"|(?:ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL)\b:? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?:\[?[\w./-]+\.\w+:\d+\]:? ?)?"
+    r"|\[TensorRT-LLM\]\[\w+\] ?|\[TRT-LLM\] ?|\[TRT\] ?|\[_torch\] ?|\[RANK \d+\] ?|\[[EWIVDF]\] ?|\[rank\d+\]:? ?"
+    r"|\[?[EWIF]\d{4,8} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ +[\w./-]+\.\w+:\d+\] "
+    r")"
+)  # fmt: skip
+
+_DOCKER_JSON = re.compile(r'^\{"log":"(?P<text>.*?)(?:\\n)?","stream"')
+_QUOTED = re.compile(
+    r"""(?P<key>\b(?:prompts?|content|question|query|user_input|input_text)["']?\s*[:=]\s*)"""
+    r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).|(?<=\w)(?P=quote)(?=\w))*)(?P<end>(?P=quote)|$)""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """``message`` is what stands after the prefixes, and begins there at ``body``; users' words are blanked in it.
+
+    Positions are those of ``message``.
+    """
+
+    number: int
+    text: str
+    body: int
+    message: str
+
+    def level(self, at: int) -> Level:
+        """The writer's last word about seriousness before position ``at``."""
+        last = None
+        for last in _LEVEL.finditer(self.text, 0, max(self.body + at, 1)):
+            pass
+        return _level_of(last) if last else Level.ERROR
+
+    def rank(self, at: int) -> str | None:
+        """The rank that wrote position ``at``: ``1`` or ``TP1``."""
+        last = None
+        for last in _RANK.finditer(self.text, 0, max(self.body + at, 1)):
+            pass
+        return next(value for value in last.groups() if value) if last else None
+
+    def sentence(self, at: int) -> str:
+        """What is written around position ``at``: between carriage returns, without prefixes."""
+        end = self.message.find("\r", at)
+        found = self.message[self.message.rfind("\r", 0, at) + 1 : end if end >= 0 else len(self.message)]
+        return clip(found[body_start(found) :].strip())
+
+
+def clip(text: str, limit: int = 1000) -> str:
+    """The text, with its middle left out where it is longer than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} … {text[-half:]}"
+
+
+def _level_of(found: re.Match[str]) -> Level:
+    if found["python"]:
+        return Level.WARNING
+    word = next(value for value in found.groups() if value).upper()
+    return _LETTERS.get(word[0], Level.INFO)
+
+
+def body_start(text: str) -> int:
+    """Where the message begins after time stamps, tags of containers and ranks, and logger prefixes."""
+    at = 0
+    for _ in range(12):
+        found = _PREFIX.match(text, at)
+        if not found or found.end() == at:
+            return at
+        at = found.end()
+    return at
+
+
+def make(number: int, text: str) -> Line:
+    """The line as it is to be read: unwrapped from container JSON, and blank where a user's words are quoted."""
+    text = text.rstrip("\r\n")
+    if text.startswith('{"log":"') and (wrapped := _DOCKER_JSON.match(text)):
+        text = _unescape(wrapped["text"])
+    text = _QUOTED.sub(_blank, text)
+    body = body_start(text)
+    return Line(number, text, body, text[body:])
+
+
+def open_quote(text: str) -> str | None:
+    """The quotation mark of a user's text that goes on in the next line; None: there is none."""
+    last = None
+    for last in _QUOTED.finditer(text):
+        pass
+    return last["quote"] if last and not last["end"] else None
+
+
+def _blank(found: re.Match[str]) -> str:
+    return found["key"] + found["quote"] + " " * len(found["text"]) + found["end"]
+
+
+def _unescape(text: str) -> str:
+    return text.replace('\\"', '"').replace("\\t", "\t").replace("\\r", "\r").replace("\\\\", "\\")
