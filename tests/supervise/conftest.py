@@ -21,6 +21,7 @@ from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.supervisor import Supervisor
 
 TINY_SERVER = Path(__file__).with_name("tiny_server.py")
+RUN = os.environ.setdefault("COEXIST_TEST_RUN", str(os.getpid()))  # two runs of these tests don't see each other
 HELLO = HttpProbe("/hello", expect_text="hello")
 
 
@@ -55,10 +56,15 @@ def tiny(
     def launch(attempt: int) -> Launch:
         of_this = [flag.partition(":")[2] if ":" in flag else flag for flag in flags if _counts(flag, attempt)]
         argv = (sys.executable, "-I", "-S", str(TINY_SERVER), str(port), *of_this)
-        return Launch(argv, {"WHO": name}, probes or tiny_probes(), preload_window_s=window_s)
+        return Launch(argv, {"WHO": mark(name)}, probes or tiny_probes(), preload_window_s=window_s)
 
     facts: dict[str, Any] = {"grace_s": 3.0, "backoff_first_s": 0.01, "restart": Restart(max_restarts=2, window="60s")}
     return ServiceRun(name, "command", launch, port, **{**facts, **changes})
+
+
+def mark(who: str) -> str:
+    """What the environment of a process of this test run holds as ``WHO``."""
+    return f"{who}-{RUN}"
 
 
 def _counts(flag: str, attempt: int) -> bool:
@@ -102,7 +108,7 @@ def processes_of(state: dict[str, Any]) -> list[int]:
 
 def carriers(who: str) -> list[int]:
     """Processes of the service named ``who``, wherever they went."""
-    return [pid for pid in pids() if pid != os.getpid() and has_cookie(pid, f"WHO={who}")]
+    return [pid for pid in pids() if pid != os.getpid() and has_cookie(pid, f"WHO={mark(who)}")]
 
 
 def state_of(supervisor: Supervisor, name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervise.conftest import carriers, until
+from tests.supervise.conftest import RUN, carriers, mark, until
 from toolkit.supervise import guardian, process
 from toolkit.supervise.guard import Guard, cookie_prefix
 
@@ -16,14 +16,14 @@ SLEEPS = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 
 
 def marked(cookie: str, who: str) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(SLEEPS, env={"COEXIST_COOKIE": cookie, "WHO": who}, start_new_session=True)
+    child = subprocess.Popen(SLEEPS, env={"COEXIST_COOKIE": cookie, "WHO": mark(who)}, start_new_session=True)
     process._direct_children.add(child.pid)
     return child
 
 
 def test_all_that_carries_the_prefix_is_killed_and_nothing_else() -> None:
-    ours, other = marked("g1.llm.1", "ours"), marked("g10.llm.1", "other")
-    guardian.kill_all(cookie_prefix("g1").encode())
+    ours, other = marked(f"g1x{RUN}.llm.1", "ours"), marked(f"g1x{RUN}0.llm.1", "other")
+    guardian.kill_all(cookie_prefix(f"g1x{RUN}").encode())
     assert ours.wait(10) == -signal.SIGKILL
     assert other.poll() is None
     other.kill()
@@ -37,8 +37,8 @@ def test_a_variable_that_only_ends_like_the_cookie_does_not_count(tmp_path: Path
 
 
 async def test_a_guardian_that_is_dismissed_kills_nothing() -> None:
-    child = marked("g2.llm.1", "kept")
-    guard = Guard("g2")
+    child = marked(f"g2x{RUN}.llm.1", "kept")
+    guard = Guard(f"g2x{RUN}")
     await guard.dismiss()
     assert child.poll() is None
     child.kill()
@@ -46,15 +46,15 @@ async def test_a_guardian_that_is_dismissed_kills_nothing() -> None:
 
 
 async def test_a_guardian_whose_supervisor_vanished_kills_what_is_left() -> None:
-    child = marked("g3.llm.1", "left")
-    guard = Guard("g3")
+    child = marked(f"g3x{RUN}.llm.1", "left")
+    guard = Guard(f"g3x{RUN}")
     guard._close_pipe()  # as the kernel does when the supervisor is killed
     assert child.wait(10) == -signal.SIGKILL
     await until(lambda: process.poll(guard._process) is not None)
 
 
 async def test_a_guardian_that_was_killed_is_replaced() -> None:
-    guard = Guard("g4")
+    guard = Guard(f"g4x{RUN}")
     first = guard.pid
     assert not guard.keep()
     os.kill(first, signal.SIGKILL)
@@ -64,8 +64,8 @@ async def test_a_guardian_that_was_killed_is_replaced() -> None:
 
 
 async def test_a_guardian_does_not_end_by_a_polite_signal() -> None:
-    child = marked("g5.llm.1", "polite")
-    guard = Guard("g5")
+    child = marked(f"g5x{RUN}.llm.1", "polite")
+    guard = Guard(f"g5x{RUN}")
     status = Path(f"/proc/{guard.pid}/status")
     await until(lambda: _ignored(status) & 0x4003 == 0x4003)  # HUP, INT and TERM
     os.kill(guard.pid, signal.SIGTERM)

@@ -24,6 +24,19 @@ def test_a_name_with_spaces_and_parentheses_is_read_right(tmp_path: Path) -> Non
     assert found.resident_bytes == 3 * os.sysconf("SC_PAGE_SIZE")
 
 
+def test_an_empty_environment_is_not_a_known_one(tmp_path: Path) -> None:
+    fake_process(tmp_path, 12, "x")
+    assert procfs.environment(12, tmp_path) is None
+    assert procfs.environment(13, tmp_path) == []
+    assert not procfs.has_cookie(12, "A=b", tmp_path)
+
+
+def test_this_process_is_no_kernel_thread() -> None:
+    found = procfs.stat(os.getpid())
+    assert found is not None
+    assert not found.kernel
+
+
 def test_a_process_that_is_gone_is_not_there(tmp_path: Path) -> None:
     assert procfs.stat(99, tmp_path) is None
     assert procfs.children(99, tmp_path) == []

@@ -23,6 +23,8 @@ from toolkit.supervise.procfs import Identity
 
 COOKIE_NAME = "COEXIST_COOKIE"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_QUIET_LOOKS = 2  # without a member: one that forks and ends while /proc is listed leaves a child that is not listed
+_UNCLEAR_LOOKS = 5  # while a process in the middle of an exec may still turn out to be one
 _libc = ctypes.CDLL(None, use_errno=True)
 _direct_children: set[int] = set()  # of this whole process: their exit status belongs to whoever started them
 
@@ -177,18 +179,27 @@ class Tree:
 
     def members(self) -> list[Identity]:
         """Everything of the tree that still runs; zombies are not counted."""
+        return self._look()[0]
+
+    def _look(self) -> tuple[list[Identity], bool]:
+        """The members, and whether one may have been hidden from this look."""
         found = procfs.stats()
         leader = next((each.identity for each in found if each.identity.pid == self.pid), self._identity)
         session = self.pid if leader == self._identity else None  # the number was given to somebody else
-        roots = [each.identity.pid for each in found if self._is_ours(each, session)]
-        pids = procfs.closure(roots, found) - {os.getpid()}
+        claims = {each.identity.pid: self._claim(each, session) for each in found}
+        pids = procfs.closure([pid for pid, claim in claims.items() if claim], found) - {os.getpid()}
         alive = [each.identity for each in found if each.identity.pid in pids and each.state not in ("Z", "X")]
         self._known = set(alive)
-        return alive
+        return alive, None in claims.values()
 
-    def _is_ours(self, found: procfs.Stat, session: int | None) -> bool:
-        ours = found.identity == self._identity or found.identity in self._known or found.session == session
-        return ours or procfs.has_cookie(found.identity.pid, self._cookie)
+    def _claim(self, found: procfs.Stat, session: int | None) -> bool | None:
+        """True: it is ours; None: it may be, since a process in the middle of an exec shows no environment."""
+        if found.identity == self._identity or found.identity in self._known or found.session == session:
+            return True
+        if found.kernel or found.state == "Z" or found.identity.start_ticks < self._identity.start_ticks:
+            return False
+        environment = procfs.environment(found.identity.pid)
+        return None if environment is None else self._cookie.encode() in environment
 
     def usage(self) -> Usage:
         """Memory and processor time of the main process and its descendants."""
@@ -206,9 +217,13 @@ class Tree:
     async def kill(self, limit_s: float = 10.0) -> list[Identity]:
         """What is still there after ``limit_s`` of KILL (normally nothing). The main process is reaped."""
         loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + limit_s, 0.002
-        while members := self.kill_once():
-            if loop.time() > deadline:
+        deadline, pause_s, quiet = loop.time() + limit_s, 0.002, 0
+        while True:
+            members, unclear = self._kill_seen()
+            quiet = 0 if members else quiet + 1
+            if quiet >= (_UNCLEAR_LOOKS if unclear else _QUIET_LOOKS):
+                break
+            if members and loop.time() > deadline:
                 return members
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.05)
@@ -218,11 +233,14 @@ class Tree:
 
     def kill_once(self) -> list[Identity]:
         """Sends KILL to every member, and says which there were."""
-        members = self.members()
+        return self._kill_seen()[0]
+
+    def _kill_seen(self) -> tuple[list[Identity], bool]:
+        members, unclear = self._look()
         send(members, signal.SIGKILL)
         reap_adopted()
         self._note_exit()
-        return members
+        return members, unclear
 
 
 def send(targets: Iterable[Identity], signum: signal.Signals) -> None:

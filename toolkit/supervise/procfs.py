@@ -10,6 +10,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -23,7 +24,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Stat:
-    """One line of /proc/PID/stat; ``state`` Z is a zombie."""
+    """One line of /proc/PID/stat; ``state`` Z is a zombie; a ``kernel`` thread is no program."""
 
     identity: Identity
     name: str
@@ -32,6 +33,7 @@ class Stat:
     session: int
     cpu_s: float
     resident_bytes: int
+    kernel: bool = False
 
 
 def stat(pid: int, proc: Path = PROC) -> Stat | None:
@@ -50,6 +52,7 @@ def stat(pid: int, proc: Path = PROC) -> Stat | None:
         int(field[3]),
         (int(field[11]) + int(field[12])) / _TICKS_PER_S,
         int(field[21]) * _PAGE_BYTES,
+        bool(int(field[6]) & _PF_KTHREAD),
     )
 
 
@@ -65,10 +68,16 @@ def stats(proc: Path = PROC) -> list[Stat]:
 
 def has_cookie(pid: int, cookie: str, proc: Path = PROC) -> bool:
     """True when the process was started with this ``NAME=VALUE`` in its environment."""
+    return cookie.encode() in (environment(pid, proc) or ())
+
+
+def environment(pid: int, proc: Path = PROC) -> list[bytes] | None:
+    """The variables that the process was started with; None: there are none, or not yet in the middle of an exec."""
     try:
-        return cookie.encode() in (proc / str(pid) / "environ").read_bytes().split(b"\0")
+        text = (proc / str(pid) / "environ").read_bytes()
     except OSError:
-        return False
+        return []
+    return text.split(b"\0") if text else None
 
 
 def children(pid: int, proc: Path = PROC) -> list[int]:
