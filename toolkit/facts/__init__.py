@@ -1,0 +1,7 @@
+"""Facts about releases, as data with a source per row. ``load()`` reads them; what no source says is None."""
+
+from toolkit.facts.load import load
+from toolkit.facts.model import Fact, Facts, FlashRow, Release
+from toolkit.facts.options import build_options, serve_options
+
+__all__ = ["Fact", "Facts", "FlashRow", "Release", "build_options", "load", "serve_options"]
