@@ -12,6 +12,7 @@ import pytest
 
 from tests.build.conftest import Bench
 from tests.build.packages import FUSED_CALL, UNFUSED_CALL
+from toolkit.build.torch_builder import compile_together
 from toolkit.errors import ToolkitError
 
 STEPS = ["facts", "prepare", "compile", "compile", "verify"]
@@ -129,7 +130,17 @@ def test_steps_get_an_environment_of_their_own(bench: Bench) -> None:
 def test_threads_of_phases_that_compile_at_once_fit_the_cores(bench: Bench) -> None:
     bench.ensure()
     threads = [int(call["env"]["OMP_NUM_THREADS"]) for call in bench.calls() if call["verb"] == "compile"]
-    assert sum(threads) <= max(2, len(os.sched_getaffinity(0))) or threads[0] == len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    assert threads == ([cores // 2] * 2 if compile_together(bench.folder / "model") else [cores] * 2)
+
+
+def test_recorded_commands_are_the_ones_that_ran(bench: Bench) -> None:
+    commands = {command.argv[2:]: command.env for command in bench.ensure().commands}
+    ran = [call for call in bench.calls() if call["verb"] != "facts"]
+    assert len(ran) == len(commands)
+    for call in ran:
+        env = commands[tuple(call["argv"][: call["argv"].index("--progress-fd")])]
+        assert {name: call["env"].get(name) for name in env} == dict(env)
 
 
 def test_a_step_says_how_long_it_took_last_time(bench: Bench) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from toolkit.build import guards
 from toolkit.build.compilers import Compiler, find_compiler
 from toolkit.build.engine import BuiltEngine
@@ -123,11 +125,13 @@ def all_commands(
     """The commands of a build, in order: prepare, compile prefill and decode, verify."""
     cores = allowed_cores()
     env = step_env(asked.python, environ, cxx=cxx, cache_dir=places.cache_dir, threads=cores)
+    phase_threads = cores // 2 if compile_together(asked.model_dir) else cores
+    phase_env = step_env(asked.python, environ, cxx=cxx, cache_dir=places.cache_dir, threads=phase_threads)
     run, folder = (str(asked.python), str(RUN)), ("--engine-dir", str(places.engine_dir))
     settings = [f"{name}={json.dumps(value)}" for name, value in sorted(asked.inductor.items())]
     inductor = [word for setting in settings for word in ("--inductor", setting)]
     prepare = Command((*run, "prepare", *_prepare_flags(asked, places)), env)
-    prefill, decode = (Command((*run, "compile", *folder, "--phase", phase, *inductor), env) for phase in PHASES)
+    prefill, decode = (Command((*run, "compile", *folder, "--phase", phase, *inductor), phase_env) for phase in PHASES)
     reference = ("--reference", str(places.reference))
     verify = Command((*run, "verify", *folder, "--device", asked.device, *reference), env)
     return prepare, prefill, decode, verify
@@ -179,28 +183,20 @@ def _run_steps(
 ) -> Made:
     prepare, prefill, decode, verify = commands
     (info,) = run_together([prepare], progress, log_path)
-    if _fits_twice(places.engine_dir):
-        run_together([_half(prefill), _half(decode)], progress, log_path)
-    else:
-        run_together([prefill], progress, log_path)
-        run_together([decode], progress, log_path)
+    rounds = [[prefill, decode]] if compile_together(asked.model_dir) else [[prefill], [decode]]
+    for commands_at_once in rounds:
+        run_together(commands_at_once, progress, log_path)
     readings = read_packages(places.engine_dir)
     check_unfused(asked.recipe.fmha, readings)
     (verified,) = run_together([verify], progress, log_path)
     return Made(info, verified, readings)
 
 
-def _fits_twice(engine_dir: Path) -> bool:
-    """Whether two phases may compile at once: there is a core for each, and memory."""
-    needed_bytes = 2 * ((engine_dir / "model.safetensors").stat().st_size + _COMPILE_BYTES)
-    return allowed_cores() > 1 and os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > needed_bytes
-
-
-def _half(command: Command) -> Command:
-    """The same step with half of the threads, for two that run at once."""
-    threads = str(max(1, allowed_cores() // 2))
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-    return Command(command.argv, {**command.env, **dict.fromkeys(names, threads)})
+def compile_together(model_dir: Path) -> bool:
+    """Whether both phases may compile at once: there is a core for each, and memory."""
+    weights_bytes = sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
+    available_bytes = psutil.virtual_memory().available
+    return allowed_cores() > 1 and available_bytes > 2 * (weights_bytes + _COMPILE_BYTES)
 
 
 def read_packages(engine_dir: Path) -> dict[str, Reading]:

@@ -96,7 +96,7 @@ class CompiledEngine:
         if start and not 0 < start <= self._lengths[slot]:
             raise ValueError(f"slot {slot} holds {self._lengths[slot]} tokens, so nothing can start at {start}")
         tokens = torch.tensor(token_ids, device=self._device)
-        inputs = [tokens, torch.tensor([start], device=self._device), self._counting[: self._span(end)]]
+        inputs = [tokens, torch.tensor([start], device=self._device), self._counting[:end]]
         logits: Tensor = self._packages["prefill"].run(inputs + self._rows(slot, slot + 1))[0]
         self._lengths[slot] = end
         return logits
@@ -113,7 +113,7 @@ class CompiledEngine:
             tokens[slot - first] = token
         # An idle row in between writes behind its own last token, where its next real token will overwrite it.
         positions = self._lengths[first:last]
-        span = self._span(max(self._lengths[slot] for slot in slots) + 1)
+        span = max(self._lengths[slot] for slot in slots) + 1
         inputs = [torch.tensor(tokens, device=self._device), torch.tensor(positions, device=self._device)]
         inputs.append(self._counting[:span])
         logits: Tensor = self._packages["decode"].run(inputs + self._rows(first, last))[0]
@@ -180,13 +180,6 @@ class CompiledEngine:
                 raise ValueError(
                     f"slot {slot} holds {self._lengths[slot]} of {self.max_seq_len} tokens: no step possible"
                 )
-
-    def _span(self, needed: int) -> int:
-        return min(-(-needed // self._span_step) * self._span_step, self.max_seq_len)
-
-    @property
-    def _span_step(self) -> int:
-        return int(self.info.get("span_step", 1))
 
     def _rows(self, first: int, last: int) -> list[Tensor]:
         if (first, last) not in self._views:
