@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -163,7 +164,7 @@ class Vocabulary(Protocol):
 
 
 @dataclass
-class Shape:
+class Shape(ABC):
     """Writes the responses of one request; the two subclasses differ in what a choice looks like."""
 
     model: str
@@ -210,17 +211,17 @@ class Shape:
         tells_tokens = self.ask.return_token_ids or self.ask.sampling.logprobs is not None
         return bool(piece.text or piece.finish or (piece.tokens and tells_tokens))
 
+    @abstractmethod
     def content(self, text: str) -> dict[str, Any]:
         """The text in a whole answer's choice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delta(self, text: str) -> dict[str, Any]:
         """The text in a chunk's choice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
         """OpenAI's log-probabilities of these tokens."""
-        raise NotImplementedError
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         return self.logprobs(tokens) if self.ask.sampling.logprobs is not None and tokens else None

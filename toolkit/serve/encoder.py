@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from toolkit.errors import ToolkitError
-from toolkit.serve.attention import Attention, layout
+from toolkit.serve.attention import Attention, Bias, layout
 from toolkit.serve.tokenizer import read_json
 
 Activation = Callable[[Tensor], Tensor]
@@ -318,7 +318,7 @@ class Encoder:
         lengths = [len(text) for text in texts]
         ids = torch.tensor([token for text in texts for token in text], device=self.device)
         places = torch.cat([self._counting[:length] for length in lengths])
-        where = layout(lengths, self.device, self._position_bias if self.has_bias else None)
+        where = layout(lengths, self.device, self._position_bias())
         x = self._norm(F.embedding(ids, self._words) + F.embedding(places, self._positions))
         for layer in self._layers:
             q, k, v = layer.qkv(x).view(len(x), 3, self.config.heads, -1).unbind(1)
@@ -367,11 +367,16 @@ class Encoder:
         distances = torch.arange(-farthest, farthest + 1, device=buckets.device)
         return buckets[bias_bucket(distances, self.config.bias_buckets)].T.contiguous()
 
-    def _position_bias(self, length: int) -> Tensor:
-        """What is added to the scores [H, L, L] of queries and keys, by their distance."""
-        assert self._bias is not None  # noqa: S101 - the caller asked has_bias
-        places = self._counting[:length]
-        return self._bias[:, places[None, :] - places[:, None] + self.config.max_length - 1]
+    def _position_bias(self) -> Bias | None:
+        table = self._bias
+        if table is None:
+            return None
+
+        def by_distance(length: int) -> Tensor:
+            places = self._counting[:length]
+            return table[:, places[None, :] - places[:, None] + self.config.max_length - 1]
+
+        return by_distance
 
 
 def bias_bucket(distance: Tensor, buckets: int, max_distance: int = 128) -> Tensor:

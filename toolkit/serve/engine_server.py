@@ -104,8 +104,9 @@ class EngineBackend:
 
     @property
     def engine(self) -> LoadedEngine:
-        """The engine; the gate lets nobody ask before it is loaded."""
-        assert self._engine is not None  # noqa: S101 - the gate's promise
+        """The engine. Raises: ApiError 503 before it is loaded (the gate lets nobody ask then)."""
+        if self._engine is None:
+            raise ApiError(503, "still loading", headers=RETRY_AFTER)
         return self._engine
 
     def model(self) -> dict[str, Any]:

@@ -75,8 +75,9 @@ class FrontendBackend:
 
     @property
     def encoder(self) -> SentenceEncoder:
-        """The encoder; the gate lets nobody ask before it is loaded."""
-        assert self._encoder is not None  # noqa: S101 - the gate's promise
+        """The encoder. Raises: ApiError 503 before it is loaded (the gate lets nobody ask then)."""
+        if self._encoder is None:
+            raise ApiError(503, "still loading", headers=RETRY_AFTER)
         return self._encoder
 
     def model(self) -> dict[str, Any]:
