@@ -17,6 +17,7 @@ from typing import Any, Literal
 import aiohttp
 
 from toolkit import warm
+from toolkit.affinity import wrap as pin_and_exec
 from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
@@ -50,7 +51,7 @@ class Supervisor:
         services: Sequence[ServiceRun],
         state_dir: Path,
         *,
-        wrap: Wrap,
+        wrap: Wrap = pin_and_exec,
         control_port: int | None = None,
         clock: warm.Clock | None = None,
         jitter: Callable[[], float] = random.random,
