@@ -233,7 +233,9 @@ class Attempt:
         self.post(lifecycle.Registered(self.number))
 
     async def _watch(self, _: lifecycle.Watch) -> None:
-        self.post(lifecycle.Measured(self.number, await self._first_request()))
+        first = await self._first_request()
+        late = await self._watcher.late_compiles() if self._watcher else None
+        self.post(lifecycle.Measured(self.number, first, compiles_observed=late is not None))
         while self._watcher is not None:
             late = await self._watcher.late_compiles()
             if late:

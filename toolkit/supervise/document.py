@@ -41,6 +41,7 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "stages": [_stage(stage, instance, now_s) for stage in instance.stages],
         "first_token_ms": _first_token_ms(instance),
         "canary": _canary(instance),
+        "late_compiles": instance.late_compiles,
         "gpus": [dict(gpu) for gpu in run.gpus],
         "cpus": format_cpu_list(run.cpus),
         "restarts": instance.restarts,

@@ -117,7 +117,7 @@ class Instance:
     first: FirstRequest | None = None
     measured: bool = False
     ready_s: float | None = None
-    late_compiles: int = 0
+    late_compiles: int | None = None
     waits: int = 0
     ending: Ending | None = None
     restarts: int = 0
@@ -172,9 +172,13 @@ class Registered(Event):
 
 @dataclass(frozen=True)
 class Measured(Event):
-    """The first ordinary request was sent; ``first`` None: it could not be measured."""
+    """The first ordinary request was sent; ``first`` None: it could not be measured.
+
+    ``compiles_observed``: the instance tells how often it compiled.
+    """
 
     first: FirstRequest | None
+    compiles_observed: bool = False
 
 
 @dataclass(frozen=True)
@@ -386,11 +390,12 @@ def _registered(instance: Instance, _: Registered, now_s: float) -> Step:
 def _measured(instance: Instance, event: Measured, _: float) -> Step:
     if instance.state is not SERVING:
         return instance, ()
-    return replace(instance, first=event.first, measured=True), ()
+    late = instance.late_compiles or 0 if event.compiles_observed else instance.late_compiles
+    return replace(instance, first=event.first, measured=True, late_compiles=late), ()
 
 
 def _late_compile(instance: Instance, event: LateCompile, now_s: float) -> Step:
-    if instance.state is not SERVING or event.count <= instance.late_compiles:
+    if instance.state is not SERVING or event.count <= (instance.late_compiles or 0):
         return instance, ()
     text = f"compiled after READY ({event.count} in all)"
     after = replace(instance, late_compiles=event.count)

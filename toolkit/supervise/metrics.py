@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from toolkit.supervise.gates import Instances
@@ -55,7 +57,7 @@ class Metrics:
         for state in State:
             self._state.labels(name, state.value).set(state is instance.state)
         self._restarts.labels(name)
-        self._late.labels(name).set(instance.late_compiles)
+        self._late.labels(name).set(math.nan if instance.late_compiles is None else instance.late_compiles)
         for stage in instance.stages:
             left_s = now_s if stage.left_s is None else stage.left_s
             self._stages.labels(name, stage.state.value).set(left_s - stage.entered_s)

@@ -34,12 +34,12 @@ class Watcher:
         """Remembers how many compiles there were before READY."""
         self.compiles_at_ready = await self._compiles()
 
-    async def late_compiles(self) -> int:
-        """Compiles since READY; 0 when that cannot be seen."""
+    async def late_compiles(self) -> int | None:
+        """Compiles since READY; None when that cannot be seen."""
         if self.compiles_at_ready is None:
-            return 0
+            return None
         now = await self._compiles()
-        return max(0, now - self.compiles_at_ready) if now is not None else 0
+        return max(0, now - self.compiles_at_ready) if now is not None else None
 
     async def _compiles(self) -> int | None:
         try:
