@@ -146,7 +146,7 @@ def _read(file: ElfFile, reader: FileReader) -> ElfFile:
 
 def _identify(file: ElfFile, reader: FileReader) -> ElfFile:
     head = reader.at(0, min(64, reader.size_bytes))
-    if head[:4] != b"\x7fELF":
+    if len(head) < 20 or head[:4] != b"\x7fELF":
         raise DamagedError("not an ELF file")
     order = "<" if head[5:6] == b"\1" else ">"
     bits = {1: 32, 2: 64}.get(head[4])

@@ -45,7 +45,7 @@ VERSIONS: tuple[tuple[str, Owner], ...] = (
     ("GOMP_", "openmp"),
     ("GCC_", "libstdc++"),
 )
-_SPECIAL = re.compile(r"_Z(?:T[VTISW]|GV|GR|Th\w*?_|Tv\w*?_\w*?_|TC)?")
+_SPECIAL = re.compile(r"_Z(?:T[VTISW]|GV|GR|Th\w*?_|Tv\w*?_\w*?_|TC)?Z*")
 _NESTED = re.compile(r"N[rVK]*[RO]?")
 # Literals, back references, template parameters, array sizes; else an identifier with its length before it.
 _NO_TYPE = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|T\d*_|A\d+_|(\d{1,5})")

@@ -221,8 +221,8 @@ class Process:
         return None if same else own
 
     def _check(self, root: Mapped, libraries: list[Library], new: list[Mapped], scope: list[Mapped]) -> Resolution:
-        errors = tuple((m.path, m.file.error) for m in new if m.file.error)
-        readable = [m for m in new if not m.file.error]
+        errors = tuple((m.path, error) for m in new if (error := self._error(m.file)))
+        readable = [m for m in new if not self._error(m.file)]
         lost = any(library.path is None for library in libraries)
         unresolved = [u for m in readable for u in self._unresolved(m, scope)]
         kept = [u for u in unresolved if not lost or (u.evidence and u.evidence.kind != "absent")]
@@ -234,6 +234,10 @@ class Process:
             len(unresolved) - len(kept),
             errors,
         )
+
+    def _error(self, file: ElfFile) -> str | None:
+        foreign = file.machine not in {None, self.search.loader.machine}
+        return f"it is for another machine: {file.machine}" if foreign else file.error
 
     def _missing_versions(self, mapped: Mapped, scope: list[Mapped]) -> Iterator[MissingVersion]:
         for needed in dict.fromkeys(self.files.symbols(mapped.path).needed.values()):
