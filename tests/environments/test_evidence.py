@@ -55,26 +55,6 @@ def test_a_version_tells_whose_symbol_it_is(version: str, owner: Owner | None) -
     assert evidence.owner_of("memcpy", version) == owner
 
 
-@pytest.mark.parametrize(
-    ("symbol", "abi"),
-    [
-        (ERROR_OLD, "old"),
-        (ERROR_NEW, "new"),
-        (CHECK_OLD, "old"),
-        (CHECK_NEW, "new"),
-        ("_ZN3c1014DeviceTypeNameB5cxx11ENS_10DeviceTypeEb", "new"),
-        ("_ZN3c104cuda9SetDeviceEa", None),
-        ("_ZN3c1015AddressSsupportE", None),
-        ("_ZN3c106ClasSsEi", None),
-        ("_ZN3foo7SsSsSsSEv", None),
-        ("_Z3fooILi12EEvS1_T0_Ss", "old"),
-        ("memcpy", None),
-    ],
-)
-def test_a_name_tells_the_abi_of_its_strings(symbol: str, abi: str | None) -> None:
-    assert evidence.cxx11_abi(symbol) == abi
-
-
 def test_a_function_that_is_there_under_the_other_abi_shows_the_direction() -> None:
     old = evidence.weigh(ERROR_OLD, None, [ERROR_NEW])
     new = evidence.weigh(ERROR_NEW, None, [ERROR_OLD])
@@ -128,7 +108,6 @@ def test_the_same_qualified_name_is_found_with_any_parameters() -> None:
 def test_any_name_can_be_weighed(tail: str) -> None:
     symbol = "_Z" + tail
     evidence.owner_of(symbol)
-    evidence.cxx11_abi(symbol)
     for prefix in evidence.same_name_prefixes(symbol):
         evidence.is_same_name(prefix, symbol)
     assert evidence.weigh(symbol, None, []).kind == "absent"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from toolkit.demangle import readable
+from toolkit.demangle import Abi, identifiers, readable, string_abi
 
-Abi = Literal["old", "new"]
 Age = Literal["older", "newer"]
 Owner = Literal[
     "torch", "tensorrt_llm", "tensorrt", "cuda", "cuda_driver", "python", "mpi", "libstdc++", "libc", "openmp"
@@ -45,11 +44,6 @@ VERSIONS: tuple[tuple[str, Owner], ...] = (
     ("GOMP_", "openmp"),
     ("GCC_", "libstdc++"),
 )
-_SPECIAL = re.compile(r"_Z(?:T[VTISW]|GV|GR|Th\w*?_|Tv\w*?_\w*?_|TC)?Z*")
-_NESTED = re.compile(r"N[rVK]*[RO]?")
-# Literals, back references, template parameters, array sizes; else an identifier with its length before it.
-_NO_TYPE = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|T\d*_|A\d+_|(\d{1,5})")
-_LENGTH = re.compile(r"([1-9][0-9]{0,4})")
 _TAIL = re.compile(r"(?:C[1-4]|D[0-5])?")
 
 # Types that torch gave up for others: (as an older torch spells it, as a newer one does). Only the order counts here.
@@ -88,15 +82,15 @@ class Evidence:
 def weigh(symbol: str, version: str | None, exported: Iterable[str]) -> Evidence:
     """The evidence of a missing symbol, given the mangled names that are exported under the same qualified name."""
     others = tuple(exported)
-    owner, asked, abi = owner_of(symbol, version), readable(symbol), cxx11_abi(symbol)
+    owner, asked, abi = owner_of(symbol, version), readable(symbol), string_abi(symbol)
     if symbol in others:
         return Evidence(owner, "version", asked, asked_abi=abi)
     if not others:
         return Evidence(owner, "absent", asked, asked_abi=abi)
     forms = tuple(dict.fromkeys(readable(name) for name in others))
-    if asked in forms:
-        other = next((cxx11_abi(name) for name in others if readable(name) == asked), None)
-        known = abi or ("new" if other == "old" else "old")
+    twins = {string_abi(name) for name in others if readable(name) == asked}
+    if twins - {abi}:
+        known = abi or ("new" if "old" in twins else "old")
         return Evidence(owner, "cxx11_abi", asked, forms, asked_abi=known)
     return Evidence(owner, "signature", asked, forms, asked_abi=abi, built_for=age(asked, forms))
 
@@ -127,54 +121,13 @@ def owner_of(symbol: str, version: str | None = None) -> Owner | None:
         if version and version.startswith(prefix):
             return owner
     if symbol.startswith("_Z"):
-        return NAMESPACES.get(next(_components(symbol), ""))
+        return NAMESPACES.get(next((name for name, _ in identifiers(symbol)), ""))
     return next((owner for pattern, owner in C_NAMES if pattern.match(symbol)), None)
-
-
-def cxx11_abi(symbol: str) -> Abi | None:
-    """The ABI of ``std::string`` a mangled name was made with; None when no string or list is part of it."""
-    if "__cxx11" in symbol or "B5cxx11" in symbol:
-        return "new"
-    return "old" if "Ss" in _without_identifiers(symbol) else None
-
-
-def _without_identifiers(symbol: str) -> str:
-    """A mangled name less its identifiers, whose letters mean nothing to the grammar."""
-    kept, at = [], 0
-    while at < len(symbol):
-        token = _NO_TYPE.match(symbol, at)
-        if token is None:
-            kept.append(symbol[at])
-            at += 1
-        else:
-            kept.append("|")
-            at = token.end() + int(token[1] or 0)
-    return "".join(kept)
-
-
-def _components(symbol: str) -> Iterator[str]:
-    """The leading identifiers of a mangled name, ``St`` for std."""
-    for name, _ in _walk(symbol):
-        yield name
-
-
-def _walk(symbol: str) -> Iterator[tuple[str, int]]:
-    """Each leading identifier and where it ends."""
-    start = _SPECIAL.match(symbol)
-    at = start.end() if start else 0
-    nested = _NESTED.match(symbol, at)
-    at = nested.end() if nested else at
-    if symbol[at : at + 2] in {"St", "Ss", "Sa"}:
-        yield "St", at + 2
-        at += 2
-    while (length := _LENGTH.match(symbol, at)) is not None:
-        at = length.end() + int(length[1])
-        yield symbol[length.end() : at], at
 
 
 def same_name_prefixes(symbol: str) -> tuple[str, ...]:
     """Beginnings of mangled names that have the same qualified name as a C++ function; empty for other symbols."""
-    ends = [end for _, end in _walk(symbol)] if symbol.startswith("_ZN") else []
+    ends = [end for _, end in identifiers(symbol)] if symbol.startswith("_ZN") else []
     if len(ends) < 2:
         return ()
     tail = _TAIL.match(symbol, ends[-1])

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from toolkit.demangle import Abi
 from toolkit.environments import origins, torch_files
-from toolkit.environments.evidence import Abi, Age, Owner, owner_of
+from toolkit.environments.evidence import Age, Owner, owner_of
 from toolkit.environments.linking import Resolution, Unresolved
 from toolkit.environments.model import TorchFacts
 from toolkit.environments.origins import Origin

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from toolkit.environments.evidence import Abi
+from toolkit.demangle import Abi
 
 Kind = Literal["venv", "conda", "system", "folder", "missing"]
 FolderKind = Literal["pythonpath", "user", "site", "dist", "pth", "target"]

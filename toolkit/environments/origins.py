@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
+from toolkit.demangle import Abi
 from toolkit.environments import requirements
-from toolkit.environments.evidence import Abi, Age
+from toolkit.environments.evidence import Age
 from toolkit.environments.model import Distribution
 
 # 'flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-…whl', '0.2.6+pt26cu124', '0.24.1+cu128'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from toolkit.environments.evidence import Abi, cxx11_abi
+from toolkit.demangle import Abi, string_abi
 from toolkit.environments.loader import Files
 from toolkit.environments.model import TorchFacts
 
@@ -66,7 +66,7 @@ def abi_of(library: Path, files: Files) -> Abi | None:
     table = files.symbols(library)
     for witness in ABI_WITNESSES:
         for name in table.starting_with(witness, limit=256):
-            abi = cxx11_abi(name)
+            abi = string_abi(name)
             if abi:
                 return abi
     return None
