@@ -118,7 +118,8 @@ def _headers(metadata: Path) -> Message:
     texts = [text for text in map(_read_text, places) if text]
     if not texts:
         raise _BrokenError("no METADATA")
-    head = re.split(r"\n[ \t]*\n", texts[0].replace("\r\n", "\n"), maxsplit=1)[0]
+    # A line of blanks alone continues a header: scipy's licence has some.
+    head = texts[0].replace("\r\n", "\n").partition("\n\n")[0]
     return HeaderParser().parsestr(head)
 
 
