@@ -90,12 +90,13 @@ def build_engines(
     deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report, *, force: bool = False
 ) -> dict[str, BuiltEngine]:
     """Every engine of the deployment, made or reused, for the device of the service that uses it."""
-    return {
-        name: build.ensure(
-            engine.recipe, engine.python, store, force=force, report=report, device=device_of(deployment, name)
-        )
-        for name, engine in found.engines.items()
-    }
+    built = {}
+    for name, engine in found.engines.items():
+        device = device_of(deployment, name)
+        built[name] = build.ensure(engine.recipe, engine.python, store, force=force, report=report, device=device)
+        if built[name].reused:
+            report(f"reused {built[name].path}")
+    return built
 
 
 def build_file(

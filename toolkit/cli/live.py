@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from toolkit import workflow
@@ -34,32 +34,31 @@ class Screen:
 
     def __init__(self) -> None:
         self._console = output.console(stderr=True)
-        self._live: Live | None = None
         self._states: dict[str, str] = {}
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
 
     @contextmanager
-    def table(self) -> Iterator[None]:
-        """While the block runs, the table is shown and refreshed."""
+    def table(self, supervisor: Supervisor) -> Iterator[None]:
+        """While the block runs, a terminal shows how far each service is."""
         if not self._console.is_terminal:
             yield
             return
-        with Live(Group(), console=self._console, refresh_per_second=REFRESH_PER_S, transient=True) as live:
-            self._live = live
+
+        def drawn() -> Table:
+            return picture.live(supervisor.snapshot(), supervisor.progress(), supervisor.activity())
+
+        with Live(get_renderable=drawn, console=self._console, refresh_per_second=REFRESH_PER_S, transient=True):
             yield
-        self._live = None
 
     def show(self, supervisor: Supervisor) -> None:
-        """The table as things stand; without a terminal, a line for each state that changed."""
-        status = supervisor.snapshot()
-        if self._live is not None:
-            self._live.update(picture.live(status))
+        """Without a terminal: a line for each state that changed."""
+        if self._console.is_terminal:
             return
-        for service in status["services"]:
-            if not self._console.is_terminal and self._states.get(service["name"]) != service["state"]:
+        for service in supervisor.snapshot()["services"]:
+            if self._states.get(service["name"]) != service["state"]:
                 self._states[service["name"]] = service["state"]
                 self.say(f"{service['name']}: {service['state']}")
 
@@ -79,7 +78,7 @@ async def _run(stage: Any, screen: Screen, exit_when_ready: bool, timeout_s: flo
     async with workflow.started(stage, screen.show) as supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, _interrupt, supervisor, interrupts, number)
-        with screen.table():
+        with screen.table(supervisor):
             await supervisor.wait_ready(timeout_s)
         if not interrupts:
             _show_ready(supervisor, stage, exit_when_ready, as_json)

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.units import format_duration
+from toolkit.warm import Progress
 
 STAGES = ("INIT", "PRELOAD", "PRIME", "SERVING")
 STYLES = {
@@ -23,15 +24,15 @@ BAR_WIDTH, TIMELINE_WIDTH = 20, 50
 BLOCK = "█"
 
 
-def live(status: Mapping[str, Any]) -> Table:
+def live(status: Mapping[str, Any], progress: Mapping[str, Progress | None], activity: Mapping[str, str]) -> Table:
     """One row per service: stage, a bar, what it does now."""
     table = Table(box=None, pad_edge=False)
     for heading in ("service", "stage", "", "now"):
         table.add_column(heading, header_style="bold", no_wrap=heading != "now")
     for service in status["services"]:
-        state = service["state"]
-        bar = _bar(state, stages_done(state, service["progress"]))
-        table.add_row(service["name"], Text(state, STYLES[state]), bar, _now(service))
+        name, state = service["name"], service["state"]
+        bar = _bar(state, stages_done(state, progress.get(name)))
+        table.add_row(name, Text(state, STYLES[state]), bar, _now(service, activity.get(name, "")))
     return table
 
 
@@ -40,22 +41,20 @@ def _bar(state: str, done: float) -> ProgressBar:
     return ProgressBar(len(STAGES) - 1, done, width=BAR_WIDTH, complete_style=style, finished_style=style)
 
 
-def stages_done(state: str, progress: Mapping[str, Any] | None) -> float:
+def stages_done(state: str, progress: Progress | None) -> float:
     """How many of the three stages before SERVING are done; the one at hand counts in part."""
     if state not in STAGES:
         return 0.0
-    part = min(1.0, progress["done"] / progress["total"]) if progress and progress["total"] else 0.0
+    part = 0.0
+    if progress is not None and progress.stage == state and progress.total:
+        part = min(1.0, progress.done / progress.total)
     return min(STAGES.index(state) + part * 0.99, len(STAGES) - 1.0)
 
 
-def _now(service: Mapping[str, Any]) -> str:
-    failure, progress = service["last_failure"], service["progress"]
-    if service["state"] in ("FAILED", "BACKOFF") and failure:
-        return str(failure["summary"])
-    if progress is None:
-        return ""
-    counted = f" {progress['done']}/{progress['total']}" if progress["total"] else ""
-    return f"{progress['what']}{counted}"
+def _now(service: Mapping[str, Any], activity: str) -> str:
+    failure = service["last_failure"]
+    ended = service["state"] in ("FAILED", "BACKOFF") and failure
+    return str(failure["summary"]) if ended else activity
 
 
 def timeline(status: Mapping[str, Any]) -> Table:

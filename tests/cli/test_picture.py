@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from toolkit.cli import picture
+from toolkit.warm import Progress
+
+
+def drawn(part, width=80):
+    console = Console(width=width, file=io.StringIO())
+    console.print(part)
+    return console.file.getvalue()
+
+
+def service(name="llm", state="SERVING", seconds=(0.1, 1.0, 3.0), **changes):
+    stages = [
+        {"state": stage, "seconds": took, "parts": {"context": 0.5 if stage == "PRELOAD" else None, "weights": None}}
+        for stage, took in zip(picture.STAGES, seconds, strict=False)
+    ]
+    return {
+        "name": name, "state": state, "attempt": 1, "pid": 7, "stages": stages, "gpus": [], "cpus": "0", "restarts": 0,
+        "first_token_ms": {"first": 50.0, "p50": 40.0, "p99": 45.0},
+        "canary": {"ok": True, "expected": " Paris", "got": " Paris.\n\nMore"}, "last_failure": None, **changes,
+    }  # fmt: skip
+
+
+def status(*services):
+    return {"services": list(services)}
+
+
+def test_a_starting_service_shows_its_stage_and_what_it_does():
+    text = drawn(picture.live(status(service(state="PRIME")), {}, {"llm": "shape 3"}))
+    assert "PRIME" in text
+    assert "shape 3" in text
+
+
+def test_a_failed_service_shows_why():
+    failure = {"summary": "out of memory"}
+    text = drawn(picture.live(status(service(state="FAILED", last_failure=failure)), {}, {"llm": "old news"}))
+    assert "out of memory" in text
+    assert "old news" not in text
+
+
+@pytest.mark.parametrize(
+    ("state", "progress", "done"),
+    [
+        ("INIT", None, 0),
+        ("PRIME", None, 2),
+        ("PRIME", Progress("PRIME", 1, 2, "shapes"), 2.495),
+        ("PRIME", Progress("PRELOAD", 1, 2, "weights"), 2),
+        ("PRIME", Progress("PRIME", 9, 2, "shapes"), 2.99),
+        ("SERVING", None, 3),
+        ("BACKOFF", None, 0),
+    ],
+)
+def test_a_bar_counts_stages_and_the_part_of_the_stage_at_hand(state, progress, done):
+    assert picture.stages_done(state, progress) == pytest.approx(done)
+
+
+def test_bars_of_two_services_share_one_time_axis():
+    text = drawn(picture.timeline(status(service(), service("embed", seconds=(0.1, 1.0, 0.95)))))
+    long, short = (line.count(picture.BLOCK) for line in text.splitlines()[1:3])
+    assert long == picture.TIMELINE_WIDTH
+    assert short == long // 2
+
+
+def test_first_request_is_shown_beside_steady_ones_and_the_canary_in_one_line():
+    row = drawn(picture.first_tokens(status(service()))).splitlines()[1]
+    assert "1.25x" in row
+    assert "Paris. More" in row
+
+
+def test_unknown_times_are_dashes():
+    unknown = {"first": None, "p50": None, "p99": None}
+    text = drawn(picture.first_tokens(status(service(first_token_ms=unknown))))
+    assert "None" not in text
+
+
+def test_parts_show_only_what_was_told():
+    text = drawn(picture.parts(status(service())))
+    assert "context" in text
+    assert "weights" not in text
+
+
+def test_the_overview_fits_without_losing_a_service():
+    text = drawn(picture.overview(status(service(), service("embed", state="BACKOFF"))))
+    assert "BACKOFF" in text
