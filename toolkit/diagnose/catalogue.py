@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from toolkit.diagnose.model import Verdict
+from toolkit.diagnose.needles import Needles
 from toolkit.diagnose.text import Level, Line
 
 STRENGTHS = {"root": 3, "soft": 2, "weak": 1}
@@ -20,17 +21,15 @@ _LEVELS = {"info": Level.INFO, "warning": Level.WARNING, "error": Level.ERROR}
 
 @dataclass(frozen=True)
 class Rule:
-    """Expressions for lines that hold one of ``needles``."""
+    """Expressions for the lines that hold one of ``needles``."""
 
     order: int
     name: str
     needles: tuple[str, ...]
     expressions: tuple[re.Pattern[str], ...]
 
-    def search(self, line: Line, low: str) -> re.Match[str] | None:
-        """The first expression that matches the message; ``low`` is the line in lower case."""
-        if not any(needle in low for needle in self.needles):
-            return None
+    def search(self, line: Line) -> re.Match[str] | None:
+        """The first expression that matches the message."""
         return next((found for expr in self.expressions if (found := expr.search(line.message))), None)
 
 
@@ -98,29 +97,22 @@ class Jit(Rule):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All rules, and an index from triggers to the rules that their lines concern."""
+    """All rules, and the strings by which a line finds those that concern it."""
 
     rules: tuple[Rule, ...]
     combinations: tuple[Combination, ...]
     progress: tuple[re.Pattern[str], ...]
     gone: re.Pattern[str]
-    index: Mapping[str, tuple[int, ...]]
-
-    @property
-    def triggers(self) -> tuple[bytes, ...]:
-        return tuple(trigger.encode() for trigger in self.index)
+    suspicious: re.Pattern[str]
+    needles: Needles
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:
         return tuple(rule for rule in self.rules if isinstance(rule, Pattern))
 
-    def concerned(self, low: str) -> Iterator[Rule]:
+    def concerned(self, low: bytes) -> Iterator[Rule]:
         """The rules that a line (lower case) may match, in the order of the file."""
-        found: set[int] = set()
-        for trigger, orders in self.index.items():
-            if trigger in low:
-                found.update(orders)
-        return (self.rules[order] for order in sorted(found))
+        return (self.rules[order] for order in self.needles.concerned(low))
 
     def is_progress(self, text: str) -> bool:
         return any(expression.search(text) for expression in self.progress)
@@ -136,7 +128,7 @@ def load() -> Catalogue:
 def parse(data: Mapping[str, Any]) -> Catalogue:
     """The catalogue of the parsed file. Raises KeyError or re.error for a faulty one."""
     rules: list[Rule] = []
-    for group in ("benign", "echo", "unavailable", "ready", "shutdown", "start"):
+    for group in ("benign", "echo", "unavailable", "ready", "shutdown", "start", "quoting"):
         rules += [Mark(len(rules) + i, group, *_search(entry)) for i, entry in enumerate(data["marks"][group])]
     rules += [Landmark(len(rules) + i, e["name"], *_search(e)) for i, e in enumerate(data["landmarks"])]
     for group in ("begun", "ended", "stalled"):
@@ -145,11 +137,12 @@ def parse(data: Mapping[str, Any]) -> Catalogue:
     rules += [Evidence(len(rules) + i, e["id"], *_search(e)) for i, e in enumerate(data["evidence"])]
     classes = data["classes"]
     rules += [_pattern(len(rules) + i, e, classes[e["class"]]) for i, e in enumerate(data["patterns"])]
-    rules += [Mark(len(rules) + i, "suspicious", *_search(e)) for i, e in enumerate(data["marks"]["suspicious"])]
+    rules += [Mark(len(rules) + i, "exception", *_search(e)) for i, e in enumerate(data["marks"]["exception"])]
     combinations = tuple(_combination(entry, classes[entry["becomes"]]) for entry in data["combine"])
     progress = tuple(re.compile(expression) for expression in data["progress"])
-    gone = re.compile(data["gone"], re.IGNORECASE)
-    return Catalogue(tuple(rules), combinations, progress, gone, _index(rules, data["triggers"]))
+    needles = Needles({rule.order: rule.needles for rule in rules})
+    gone, suspicious = (re.compile(data[name], re.IGNORECASE) for name in ("gone", "suspicious"))
+    return Catalogue(tuple(rules), combinations, progress, gone, suspicious, needles)
 
 
 def _search(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...]]:
@@ -175,13 +168,3 @@ def _combination(entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> Combi
         entry.get("unless", {}).get("verdict"), entry["becomes"], defaults["verdict"], entry["root"] == "evidence",
         culprit, entry["cause"], entry["fix"], defaults.get("rule"),
     )  # fmt: skip
-
-
-def _index(rules: Iterable[Rule], triggers: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """From each trigger to the rules with a needle that holds it; a needle without a trigger becomes one."""
-    index: dict[str, set[int]] = {trigger: set() for trigger in triggers}
-    for rule in rules:
-        for needle in rule.needles:
-            holds = [trigger for trigger in index if trigger in needle] or [needle]
-            index.setdefault(holds[0], set()).add(rule.order)
-    return {trigger: tuple(sorted(orders)) for trigger, orders in index.items() if orders}

@@ -16,6 +16,7 @@ from toolkit.diagnose.text import Level
 
 _ROOT, _SOFT, _WEAK = 3, 2, 1
 _LAST_LINES = 8
+_SHOWN = 3
 _STALL_WORDS = ("[watch]", "no output", "stack of", "py-spy", "still running", "still waiting")
 
 
@@ -27,7 +28,7 @@ def classify(
 ) -> Diagnosis:
     """The diagnosis of a log that comes in ``pieces`` (a file opened for bytes, chunks, or lines with line feeds)."""
     ending, context, catalogue = ending or Ending(), context or Context(), catalogue or load()
-    scanner = Scanner(pieces, catalogue.triggers)
+    scanner = Scanner(pieces, catalogue.needles)
     state = Reader(catalogue, scanner, context).read()
     tail = _Tail(scanner.tail(), catalogue)
     chosen = _chosen(state, ending, tail)
@@ -65,6 +66,29 @@ class _Tail:
         index = self.last_of_program()
         return index >= 0 and self.catalogue.is_progress(self.lines[index].text)
 
+    def ends_badly(self) -> bool:
+        """One of the last lines says that something failed."""
+        return any(self._is_trouble(line) for line in self.lines[-_SHOWN:])
+
+    def _is_trouble(self, line: texts.Line) -> bool:
+        found = self.catalogue.suspicious.search(line.message)
+        return bool(found and line.level(found.end()) >= Level.ERROR and not self._is(line, "benign"))
+
+    def errors(self, since: int) -> list[Sign]:
+        """The last lines after line ``since`` that look like trouble."""
+        signs = []
+        for line in reversed(self.lines):
+            if line.number <= since or len(signs) == _SHOWN:
+                break
+            found = self.catalogue.suspicious.search(line.message)
+            if found and self._is_trouble(line) and not self._is(line, "echo"):
+                signs.append(Sign(line.number, line.sentence(found.start())))
+        return signs
+
+    def _is(self, line: texts.Line, mark: str) -> bool:
+        rules = self.catalogue.concerned(line.text.lower().encode())
+        return any(rule.name == mark and rule.search(line) for rule in rules)
+
     def last_pattern(self, context: Context) -> Finding | None:
         """The finding of a pattern that counts only where the log ends; its root is the first of such lines in a row."""
         index, found = self.last_of_program(), None
@@ -78,9 +102,8 @@ class _Tail:
         return found
 
     def _last_rule(self, line: texts.Line) -> Pattern | None:
-        low = line.text.lower()
         rules = (rule for rule in self.catalogue.patterns if rule.phase == "last")
-        return next((rule for rule in rules if rule.search(line, low)), None)
+        return next((rule for rule in rules if rule.search(line)), None)
 
 
 def _is_watcher(text: str) -> bool:
@@ -115,7 +138,7 @@ def _explains(soft: Finding, root: Finding, catalogue: Catalogue) -> bool:
 def _failed(state: State, ending: Ending, tail: _Tail) -> bool:
     if state.ready is not None:
         return False
-    return bool(state.last_errors) or ending.exit_status not in (None, 0) or tail.gone() or not tail.progresses()
+    return bool(state.errors or tail.errors(0)) or ending.exit_status not in (None, 0) or tail.gone() or not tail.progresses()
 
 
 def _oom_killed(weak: Sequence[Finding]) -> Finding:
@@ -228,7 +251,7 @@ def _told(found: Finding, state: State) -> Diagnosis:
 def _without_cause(state: State, ending: Ending, tail: _Tail) -> Diagnosis:
     """Healthy, still loading, or unknown."""
     failed = ending.exit_status not in (None, 0)
-    errors = bool(state.errors or state.last_errors)
+    errors = bool(state.errors or tail.errors(state.ready or 0))
     if state.ready is not None and not (failed and state.shutdown is None):
         return _healthy("none", "The server came up and nothing in its log says that something is wrong.", "Nothing to do.")
     if _is_loading(state, ending, tail):
@@ -246,9 +269,7 @@ def _without_cause(state: State, ending: Ending, tail: _Tail) -> Diagnosis:
 def _is_loading(state: State, ending: Ending, tail: _Tail) -> bool:
     if ending.exit_status is not None or ending.stalled or tail.gone() or not tail.progresses():
         return False
-    last = tail.lines[tail.last_of_program()].number
-    erred = any(sign.number >= last - 2 for sign in state.last_errors)
-    return not (erred or state.errors or state.unavailable or state.shutdown)
+    return not (tail.ends_badly() or state.errors or state.unavailable or state.shutdown)
 
 
 def _healthy(verdict: str, summary: str, advice: str) -> Diagnosis:
@@ -257,7 +278,7 @@ def _healthy(verdict: str, summary: str, advice: str) -> Diagnosis:
 
 def _unknown(state: State, ending: Ending, tail: _Tail) -> Diagnosis:
     """Nothing known fits: the most suspicious lines, or the last ones."""
-    signs = {sign.number: sign.text for sign in [*state.errors, *state.last_errors]}
+    signs = {sign.number: sign.text for sign in [*state.errors, *tail.errors(state.ready or 0)]}
     if not signs:
         signs = {line.number: texts.clip(line.message.strip(), 300) for line in tail.lines[-3:]}
     shown = tuple(f"line {number}: {texts.clip(text, 300)}" for number, text in sorted(signs.items()))

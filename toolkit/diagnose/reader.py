@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,7 @@ GLUE_LINES = 6
 QUOTE_LINES = 40
 _RANK_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
 _MAX_OPEN = 64
+MAX_ERRORS = 3
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class State:
     compiles: Sign | None = None
     stalled: int | None = None
     errors: list[Sign] = field(default_factory=list)
-    last_errors: deque[Sign] = field(default_factory=lambda: deque(maxlen=3))
 
 
 class Reader:
@@ -64,12 +63,18 @@ class Reader:
 
     def read(self) -> State:
         for raw in self._scanner:
-            told = False
-            for number, text in self._whole(raw):
-                told |= self._line(texts.make(number, text))
-            if not told:
-                self._scanner.mark_boring()
+            if not self._is_watching and raw.low.count(b"]<std") < 2 and not self._catalogue.needles.concerned(raw.low):
+                self._scanner.mark_boring(raw)
+                continue
+            told = [self._line(texts.make(number, text)) for number, text in self._whole(raw)]
+            if not any(told):
+                self._scanner.mark_boring(raw)
         return self.state
+
+    @property
+    def _is_watching(self) -> bool:
+        """The next lines may go on with what was begun."""
+        return bool(self._cut or self._quote or self._sought)
 
     def _whole(self, raw: RawLine) -> Iterator[tuple[int, str]]:
         """The line; where the output of ranks ran into one another, one text for each, joined to its other half."""
@@ -108,24 +113,23 @@ class Reader:
 
     def _line(self, line: Line) -> bool:
         """Takes in one line; True when it told something."""
-        low = line.text.lower()
         if self._sought:
             self._seek(line)
         told = echo = False
-        for rule in self._catalogue.concerned(low):
-            if (isinstance(rule, Mark) and rule.name == "suspicious" and echo) or not (found := rule.search(line, low)):
+        for rule in self._catalogue.concerned(line.text.lower().encode()):
+            if not (found := rule.search(line)):
                 continue
-            if isinstance(rule, Mark) and rule.name == "benign":
+            if rule.name == "benign":
                 return False
-            if isinstance(rule, Mark) and rule.name == "echo":
-                echo = True
+            if rule.name in ("echo", "exception"):
+                echo |= rule.name == "echo"
+                told |= not echo and self._error(line, found)
                 continue
             told = True
-            if isinstance(rule, Pattern):
-                if self._pattern(rule, line, found):
-                    break
-            else:
+            if not isinstance(rule, Pattern):
                 self._other(rule, line, found)
+            elif self._pattern(rule, line, found):
+                break
         return told
 
     def _other(self, rule: object, line: Line, found: re.Match[str]) -> None:
@@ -140,9 +144,7 @@ class Reader:
 
     def _mark(self, name: str, line: Line, found: re.Match[str]) -> None:
         state = self.state
-        if name == "suspicious":
-            self._suspect(line, found)
-        elif name == "unavailable":
+        if name == "unavailable":
             state.unavailable = True
         elif name == "ready" and not state.unavailable:
             self._is_ready(line.number)
@@ -159,7 +161,6 @@ class Reader:
             state.ready = number
             state.findings = {name: one for name, one in state.findings.items() if self._vetoes(one)}
             state.errors.clear()
-            state.last_errors.clear()
 
     def _vetoes(self, finding: Finding) -> bool:
         return any(pattern.veto for pattern in self._catalogue.patterns if pattern.name == finding.pattern)
@@ -171,13 +172,12 @@ class Reader:
         self.state.ready = None
         self.state.started = self.state.started or number
 
-    def _suspect(self, line: Line, found: re.Match[str]) -> None:
-        if line.level(found.end()) < Level.ERROR or self._after_shutdown():
-            return
-        sign = _sign(line, found)
-        if found["named"] and len(self.state.errors) < 3:
-            self.state.errors.append(sign)
-        self.state.last_errors.append(sign)
+    def _error(self, line: Line, found: re.Match[str]) -> bool:
+        """Keeps the first exceptions; False when there are enough."""
+        if len(self.state.errors) >= MAX_ERRORS or self._after_shutdown() or line.level(found.end()) < Level.ERROR:
+            return False
+        self.state.errors.append(_sign(line, found))
+        return True
 
     def _after_shutdown(self) -> bool:
         return self.state.shutdown is not None and self.state.ready is not None

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from toolkit.diagnose.needles import Needles
+
 BLOCK_BYTES = 256 * 1024
 MAX_LINE_BYTES = 1024 * 1024
 OVERLAP_BYTES = 4096
@@ -15,8 +17,7 @@ KNOWN_SHAPES = 50_000
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cDEHM])")
 _RANK_TAG = b"]<std"
-# Words beside which a number is not just a number: such lines are never taken for one another.
-_TELLING = (b"exit", b"signal", b"code", b"status", b"rc=", b"error")
+_TELLING_NUMBER = re.compile(rb"(?:error|exit\w*|signal|code|status|rc|failure|errno|failed)\W{0,3}-?\d")
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,10 @@ class RawLine:
 
     number: int
     data: bytes
+
+    @property
+    def low(self) -> bytes:
+        return self.data.lower()
 
     @property
     def text(self) -> str:
@@ -58,15 +63,13 @@ def _blocks(pieces: Iterable[bytes | str]) -> Iterator[_Block]:
 class Scanner:
     """Iterates over the lines that may say something; ``look_ahead`` asks for so many more, whatever they say.
 
-    ``triggers``: lower-case strings of which such a line holds one. A line whose shape (without its digits) was found
-    boring is not looked at again.
+    Such a line holds one of ``needles``. A line whose shape (without its digits) was found boring is not looked at again.
     """
 
-    def __init__(self, pieces: Iterable[bytes | str], triggers: Iterable[bytes]) -> None:
+    def __init__(self, pieces: Iterable[bytes | str], needles: Needles) -> None:
         self._pieces = pieces
-        self._triggers = tuple(triggers)
+        self._needles = needles
         self._boring: set[int] = set()
-        self._last_shape = 0
         self._tail: deque[RawLine] = deque()
         self._tail_bytes = 0
         self.look_ahead = 0
@@ -86,10 +89,10 @@ class Scanner:
         """Looks at every line again, since its meaning has changed."""
         self._boring.clear()
 
-    def mark_boring(self) -> None:
-        """The line that was given last, and others of its shape, say nothing new."""
-        if self._last_shape:
-            self._boring.add(self._last_shape)
+    def mark_boring(self, line: RawLine) -> None:
+        """The line, and others that differ in numbers only, say nothing new."""
+        if not _TELLING_NUMBER.search(line.low):
+            self._boring.add(_shape(line.data))
 
     def tail(self) -> list[RawLine]:
         """The last lines of the log, about ``TAIL_BYTES`` of them."""
@@ -98,18 +101,18 @@ class Scanner:
     def _of_block(self, lines: list[bytes]) -> Iterator[RawLine]:
         if len(self._boring) > KNOWN_SHAPES:
             self._boring.clear()
-        boring, triggers = self._boring, self._triggers
+        boring, wanted = self._boring, self._needles.is_in
         for number, line in enumerate(lines, self.lines + 1):
-            shape = hash(line.translate(None, b"0123456789"))
+            shape = _shape(line)
             if self.look_ahead:
                 self.look_ahead -= 1
             elif shape in boring:
                 continue
-            low = line.lower()
-            if not self.look_ahead and not any(map(low.__contains__, triggers)) and low.count(_RANK_TAG) < 2:
-                boring.add(shape)
-                continue
-            self._last_shape = 0 if any(map(low.__contains__, _TELLING)) else shape
+            else:
+                low = line.lower()
+                if not wanted(low) and low.count(_RANK_TAG) < 2:
+                    boring.add(shape)
+                    continue
             yield RawLine(number, line)
 
     def _remember(self, lines: list[bytes]) -> None:
@@ -120,3 +123,7 @@ class Scanner:
             self._tail_bytes += len(self._tail[-1].data)
         while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
             self._tail_bytes -= len(self._tail.popleft().data)
+
+
+def _shape(line: bytes) -> int:
+    return hash(line.translate(None, b"0123456789"))

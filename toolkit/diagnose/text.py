@@ -53,6 +53,7 @@ _PREFIX = re.compile(
     r")"
 )  # fmt: skip
 
+_QUOTE_KEYS = ("prompt", "content", "question", "query", "input")
 _DOCKER_JSON = re.compile(r'^\{"log":"(?P<text>.*?)(?:\\n)?","stream"')
 _QUOTED = re.compile(
     r"""(?P<key>\b(?:prompts?|content|question|query|user_input|input_text)["']?\s*[:=]\s*)"""
@@ -105,6 +106,8 @@ def clip(text: str, limit: int = 1000) -> str:
 def _level_of(found: re.Match[str]) -> Level:
     if found["python"]:
         return Level.WARNING
+    if found["nccl"] == "WARN":
+        return Level.ERROR  # NCCL has no word for errors: it warns, and gives up
     word = next(value for value in found.groups() if value).upper()
     return _LETTERS.get(word[0], Level.INFO)
 
@@ -125,13 +128,22 @@ def make(number: int, text: str) -> Line:
     text = text.rstrip("\r\n")
     if text.startswith('{"log":"') and (wrapped := _DOCKER_JSON.match(text)):
         text = _unescape(wrapped["text"])
-    text = _QUOTED.sub(_blank, text)
+    if quotes(text):
+        text = _QUOTED.sub(_blank, text)
     body = body_start(text)
     return Line(number, text, body, text[body:])
 
 
+def quotes(text: str) -> bool:
+    """True when the line may hold a user's words."""
+    low = text.lower()
+    return any(word in low for word in _QUOTE_KEYS)
+
+
 def open_quote(text: str) -> str | None:
     """The quotation mark of a user's text that goes on in the next line; None: there is none."""
+    if not quotes(text):
+        return None
     last = None
     for last in _QUOTED.finditer(text):
         pass
