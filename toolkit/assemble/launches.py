@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import affinity, runtimes
+from toolkit.affinity import MemoryPolicy
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment
 from toolkit.home import Home
 from toolkit.host.model import Host
 from toolkit.plan.model import Plan, ServicePlan
+from toolkit.plan.planner import CONTEXT_BYTES
 from toolkit.runtimes.base import Assignment, Context, Launch
+from toolkit.supervise.placement import Expected
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB
 
@@ -101,13 +104,14 @@ def assignment(host: Host, planned: ServicePlan) -> Assignment:
 def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
     """What the supervisor is told of one service."""
     service = stage.deployment.services[planned.name]
+    policy = affinity.choose(stage.host, planned.numa_nodes, planned.memory_bind)
     return ServiceRun(
         name=planned.name,
         runtime=planned.runtime,
         launch=lambda attempt: launch(stage, planned.name, secrets.token_urlsafe(24)),
         port=planned.port,
         cpus=planned.cpus,
-        memory_policy=affinity.choose(stage.host, planned.numa_nodes, planned.memory_bind),
+        memory_policy=policy,
         gpus=tuple(_gpu(device) for device in planned.devices),
         after=planned.after,
         requires=service.requires,
@@ -116,6 +120,18 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
         restart=service.restart,
         grace_s=service.grace,
         late_compile=service.late_compile,
+        expected=_expected(stage, planned, policy),
+    )
+
+
+def _expected(stage: Stage, planned: ServicePlan, policy: MemoryPolicy) -> Expected:
+    return Expected(
+        memory_nodes=planned.memory_bind or planned.numa_nodes,
+        bound=policy.kind == "bind",
+        node_count=len(stage.host.numa),
+        budgets={device.uuid: device.budget_bytes for device in planned.devices},
+        alone=not stage.deployment.services[planned.name].gpus.share,
+        context_bytes=stage.host.context_bytes or CONTEXT_BYTES,
     )
 
 

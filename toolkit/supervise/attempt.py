@@ -8,16 +8,17 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import aiohttp
 
 from toolkit import warm
 from toolkit.errors import ToolkitError
 from toolkit.runtimes.base import Launch
-from toolkit.supervise import failures, lifecycle, logs, ports, window
+from toolkit.supervise import failures, lifecycle, logs, placement, ports, window
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
+from toolkit.supervise.look import GpuUse, look
 from toolkit.supervise.process import Tree
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import StateFolder
@@ -26,10 +27,12 @@ from toolkit.supervise.watch import Watcher
 _LOG = logging.getLogger(__name__)
 _READY_LOG_BYTES = 1024**2
 _SAMPLE_S = 0.5
+_MEMORY_WAIT_S, _MEMORY_POLL_S = 15.0, 0.5  # what an ended process held comes back within seconds
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
 Diagnose = Callable[[str, "int | None"], Failure]
 Reserve = Callable[[ServiceRun], Callable[[], None]]
+Shortage = Callable[[ServiceRun], "str | None"]
 
 
 class GpuStarts(Protocol):
@@ -58,8 +61,11 @@ class World:
     wrap: Wrap
     reserve: Reserve
     gpu_starts: GpuStarts
+    shortage: Shortage
+    gpu_use: GpuUse
     cookie: str
     watch_s: float
+    placement_s: float
 
 
 @dataclass
@@ -151,10 +157,30 @@ class Attempt:
         try:
             ports.ensure_free({self.run.name: self.run.port})
         except ToolkitError as error:  # later it may be a neighbour that is about to end
-            self._fail(failures.from_error(error, "stop" if self.number == 1 else "retry"))
+            self._fail(failures.from_error(error, self._if_taken()))
             return
-        self._give_back = self.world.reserve(self.run)
+        self._give_back = await asyncio.to_thread(self.world.reserve, self.run)
+        missing = await self._missing_memory() if devices else None
+        if missing:
+            self._fail(Failure(missing, self._if_taken(), "gpu_memory", advice="See 'coexist host' for who holds it."))
+            return
         self.post(lifecycle.Reserved(self.number))
+
+    def _if_taken(self) -> Literal["stop", "retry"]:
+        return "stop" if self.number == 1 else "retry"
+
+    async def _missing_memory(self) -> str | None:
+        """What free memory lacks of the ledger's word, once it has had time to come back."""
+        clock = self.world.clock
+        deadline_s, told = clock.now() + _MEMORY_WAIT_S, False
+        while missing := await asyncio.to_thread(self.world.shortage, self.run):
+            if not told:
+                self.note(f"waits for GPU memory: {missing}")
+                told = True
+            if clock.now() >= deadline_s:
+                break
+            await clock.sleep(_MEMORY_POLL_S)
+        return missing
 
     def _waits_for_gpu(self, holder: int | None, _: float) -> None:
         if not self._told_to_wait:
@@ -234,8 +260,10 @@ class Attempt:
 
     async def _watch(self, _: lifecycle.Watch) -> None:
         first = await self._first_request()
+        await self._check_placement()
         late = await self._watcher.late_compiles() if self._watcher else None
         self.post(lifecycle.Measured(self.number, first, compiles_observed=late is not None))
+        checked_s = self.world.clock.now()
         while self._watcher is not None:
             late = await self._watcher.late_compiles()
             if late:
@@ -245,6 +273,14 @@ class Attempt:
             if failure:
                 self._fail(failure)
                 return
+            if self.world.clock.now() - checked_s >= self.world.placement_s:
+                await self._check_placement()
+                checked_s = self.world.clock.now()
+
+    async def _check_placement(self) -> None:
+        pids = [member.pid for member in self._process().tree.members()]
+        seen = await asyncio.to_thread(look, self.run, pids, self.world.gpu_use)
+        self.post(lifecycle.Checked(self.number, placement.judge(seen, self.run.expected)))
 
     async def _first_request(self) -> warm.FirstRequest | None:
         if self._proof is None:

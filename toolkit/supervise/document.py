@@ -9,8 +9,9 @@ from toolkit.supervise import gates
 from toolkit.supervise.clock import Calendar
 from toolkit.supervise.gates import Gate, Instances
 from toolkit.supervise.lifecycle import INIT, PRELOAD, SERVING, FailureRecord, Instance, StageTime
+from toolkit.supervise.placement import Foreign, OverBudget, Placement
 from toolkit.supervise.service import ServiceRun
-from toolkit.units import format_cpu_list, format_duration
+from toolkit.units import MIB, format_cpu_list, format_duration
 from toolkit.warm.model import PARTS, CanaryResult
 
 
@@ -42,6 +43,7 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "first_token_ms": _first_token_ms(instance),
         "canary": _canary(instance),
         "late_compiles": instance.late_compiles,
+        "placement": _placement(instance.placement),
         "gpus": [dict(gpu) for gpu in run.gpus],
         "cpus": format_cpu_list(run.cpus),
         "restarts": instance.restarts,
@@ -74,6 +76,37 @@ def _canary(instance: Instance) -> dict[str, Any]:
     if found is None:
         return {"ok": None, "expected": None, "got": None}
     return {"ok": found.ok, "expected": found.expected, "got": found.got}
+
+
+def _placement(found: Placement | None) -> dict[str, Any] | None:
+    """Null until the first look, which comes with SERVING."""
+    if found is None:
+        return None
+    threads, pages = found.threads, found.pages
+    return {
+        "threads": threads.threads,
+        "on_plan_percent": threads.on_plan_percent,
+        "drifting": [
+            {"pid": each.pid, "tid": each.tid, "name": each.name, "cpus": format_cpu_list(each.cpus)}
+            for each in threads.drifting
+        ],
+        "unseen_pids": list(threads.unseen),
+        "bytes_by_node": {str(node): size for node, size in pages.bytes_by_node.items()} or None,
+        "memory_on_plan_percent": pages.on_plan_percent,
+        "foreign": [_foreign(each) for each in found.foreign],
+        "over_budget": [_over_budget(each) for each in found.over_budget],
+        "not_measurable": list(found.not_measurable),
+    }
+
+
+def _foreign(found: Foreign) -> dict[str, Any]:
+    holder = found.holder
+    used_mib = None if holder.used_bytes is None else -(-holder.used_bytes // MIB)
+    return {"gpu": found.uuid, "pid": holder.pid, "name": holder.name, "used_mib": used_mib, "ours": found.ours}
+
+
+def _over_budget(found: OverBudget) -> dict[str, Any]:
+    return {"gpu": found.uuid, "used_mib": -(-found.used_bytes // MIB), "allowed_mib": found.allowed_bytes // MIB}
 
 
 def _failed_canary(instance: Instance) -> CanaryResult | None:

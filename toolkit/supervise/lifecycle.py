@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal
 
+from toolkit.supervise import placement
+from toolkit.supervise.placement import Placement
 from toolkit.warm.model import CanaryResult, FirstRequest, Proof, StageReport
 
 
@@ -118,6 +120,7 @@ class Instance:
     measured: bool = False
     ready_s: float | None = None
     late_compiles: int | None = None
+    placement: Placement | None = None
     waits: int = 0
     ending: Ending | None = None
     restarts: int = 0
@@ -179,6 +182,13 @@ class Measured(Event):
 
     first: FirstRequest | None
     compiles_observed: bool = False
+
+
+@dataclass(frozen=True)
+class Checked(Event):
+    """Threads, pages and devices of the instance were compared with the plan."""
+
+    placement: Placement
 
 
 @dataclass(frozen=True)
@@ -318,6 +328,13 @@ class Refused(Action):
 
 
 @dataclass(frozen=True)
+class Drifted(Action):
+    """Tell: something is not where it was planned, which it was before."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Log(Action):
     """Tell a person."""
 
@@ -392,6 +409,13 @@ def _measured(instance: Instance, event: Measured, _: float) -> Step:
         return instance, ()
     late = instance.late_compiles or 0 if event.compiles_observed else instance.late_compiles
     return replace(instance, first=event.first, measured=True, late_compiles=late), ()
+
+
+def _checked(instance: Instance, event: Checked, _: float) -> Step:
+    if instance.state is not SERVING:
+        return instance, ()
+    told = placement.news(instance.placement, event.placement)
+    return replace(instance, placement=event.placement), tuple(Drifted(text) for text in told)
 
 
 def _late_compile(instance: Instance, event: LateCompile, now_s: float) -> Step:
@@ -589,6 +613,7 @@ _HANDLERS: Mapping[type[Event], Callable[[Instance, Any, float], Step]] = {
     Proven: _proven,
     Registered: _registered,
     Measured: _measured,
+    Checked: _checked,
     LateCompile: _late_compile,
     Stalled: _stalled,
     Failed: _failed,

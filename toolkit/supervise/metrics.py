@@ -6,8 +6,9 @@ import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from toolkit.supervise import placement
 from toolkit.supervise.gates import Instances
-from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Instance, Moved, Refused, State
+from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Drifted, Instance, Moved, Refused, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -33,13 +34,25 @@ class Metrics:
         self._stages = Gauge(
             "coexist_stage_seconds", "Time in each stage, last attempt", ["service", "stage"], registry=registry
         )
+        self._drift = Gauge(
+            "coexist_placement_drift", "Things that are not where they were planned", ["service", "what"],
+            registry=registry,
+        )  # fmt: skip
+        self._drifts = Counter(
+            "coexist_placement_drifts", "Drifts from the plan seen so far", service, registry=registry
+        )
+        self._on_plan = Gauge(
+            "coexist_threads_on_plan_ratio", "Threads held to the planned CPUs", service, registry=registry
+        )
         self._ready = Gauge("coexist_ready", "1 while every required service is ready", registry=registry)
         for source, target in ILLEGAL_ARROWS:
             self._refused.labels(source.value, target.value)
 
-    def count(self, name: str, told: Moved | Refused) -> None:
-        """Counts a state change, or one that was refused."""
-        if isinstance(told, Refused):
+    def count(self, name: str, told: Moved | Refused | Drifted) -> None:
+        """Counts a state change, one that was refused, or a drift."""
+        if isinstance(told, Drifted):
+            self._drifts.labels(name).inc()
+        elif isinstance(told, Refused):
             self._refused.labels(told.source.value, told.target.value).inc()
         else:
             self._moves.labels(name, told.source.value, told.target.value).inc()
@@ -58,6 +71,7 @@ class Metrics:
             self._state.labels(name, state.value).set(state is instance.state)
         self._restarts.labels(name)
         self._late.labels(name).set(math.nan if instance.late_compiles is None else instance.late_compiles)
+        self._show_placement(instance)
         for stage in instance.stages:
             left_s = now_s if stage.left_s is None else stage.left_s
             self._stages.labels(name, stage.state.value).set(left_s - stage.entered_s)
@@ -66,3 +80,11 @@ class Metrics:
             for which, value_ms in shown.items():
                 if value_ms is not None:
                     self._first.labels(name, which).set(value_ms / 1000)
+
+    def _show_placement(self, instance: Instance) -> None:
+        found, name = instance.placement, instance.name
+        self._drifts.labels(name)
+        percent = found.threads.on_plan_percent if found else None
+        self._on_plan.labels(name).set(math.nan if percent is None else percent / 100)
+        for kind, number in placement.kinds(found.drift if found else ()).items():
+            self._drift.labels(name, kind.replace(" ", "_")).set(number if found else math.nan)

@@ -10,6 +10,7 @@ from toolkit.config.models import Restart, Warmup
 from toolkit.runtimes.base import Launch
 from toolkit.supervise.gates import Gate
 from toolkit.supervise.lifecycle import Policy
+from toolkit.supervise.placement import Expected
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class ServiceRun:
     """One service to run.
 
     ``launch`` makes the process of an attempt from its number. ``gpus`` are the dictionaries of the status document
-    (``uuid``, ``index``, ``budget_mib``). ``memory_policy`` is what ``affinity.wrap`` takes.
+    (``uuid``, ``index``, ``budget_mib``). ``memory_policy`` is what ``affinity.wrap`` takes. ``expected`` is what it is
+    held against once it serves.
     """
 
     name: str
@@ -36,6 +38,7 @@ class ServiceRun:
     late_compile: Literal["warn", "drain"] = "warn"
     required: bool = True
     backoff_first_s: float = 0.5
+    expected: Expected = field(default_factory=Expected)
 
     def gate(self) -> Gate:
         """What it waits for."""

@@ -19,14 +19,16 @@ import aiohttp
 from toolkit import warm
 from toolkit.affinity import wrap as pin_and_exec
 from toolkit.errors import NotReadyInTimeError, ToolkitError
+from toolkit.host import gpu_use as devices
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
-from toolkit.supervise.attempt import Attempt, Diagnose, GpuStarts, Reserve, World, Wrap
+from toolkit.supervise.attempt import Attempt, Diagnose, GpuStarts, Reserve, Shortage, World, Wrap
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
 from toolkit.supervise.guard import Guard, cookie_prefix
 from toolkit.supervise.journal import Journal
-from toolkit.supervise.lifecycle import Event, Instance, Log, Moved, Refused, State
+from toolkit.supervise.lifecycle import Drifted, Event, Instance, Log, Moved, Refused, State
+from toolkit.supervise.look import GpuUse
 from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import Owner, StateFolder
@@ -34,6 +36,7 @@ from toolkit.supervise.status_writer import StatusWriter
 
 _LOG = logging.getLogger(__name__)
 WATCH_S = 5.0
+PLACEMENT_S = 60.0  # reading numa_maps takes each process's memory map lock for a moment
 _HOUSEKEEPING_S = 1.0
 
 
@@ -42,7 +45,8 @@ class Supervisor:
 
     ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(log_tail, exit_status)`` judges a
     failure. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
-    held from INIT to SERVING. ``on_change`` is called after every change, with the supervisor.
+    held from INIT to SERVING; in it, ``shortage(run)`` says what memory is missing, and who holds it. ``gpu_use()`` is
+    who uses the devices. ``reserve`` and ``shortage`` run in threads. ``on_change`` is called after every change.
     """
 
     def __init__(
@@ -58,8 +62,11 @@ class Supervisor:
         diagnose: Diagnose = failures.plain_diagnosis,
         reserve: Reserve = lambda _: lambda: None,
         gpu_starts: GpuStarts = one_start_per_gpu,
+        shortage: Shortage = lambda _: None,
+        gpu_use: GpuUse = devices.read,
         on_change: Callable[[Supervisor], None] | None = None,
         watch_s: float = WATCH_S,
+        placement_s: float = PLACEMENT_S,
     ) -> None:
         self.deployment = deployment
         self._runs = {run.name: run for run in services}
@@ -80,7 +87,10 @@ class Supervisor:
             wrap=wrap,
             reserve=reserve,
             gpu_starts=gpu_starts,
+            shortage=shortage,
+            gpu_use=gpu_use,
             watch_s=watch_s,
+            placement_s=placement_s,
         )
         self._on_change = on_change or (lambda _: None)
         now_s = self._clock.now()
@@ -337,6 +347,9 @@ class Supervisor:
         name, number = instance.name, instance.attempt
         if isinstance(action, Log):
             self._journal.tell("log", name, number, text=action.text)
+        elif isinstance(action, Drifted):
+            self._metrics.count(name, action)
+            self._journal.tell("drift", name, number, text=action.text)
         elif isinstance(action, (Moved, Refused)):
             self._metrics.count(name, action)
             kind = "transition" if isinstance(action, Moved) else "illegal_transition"
