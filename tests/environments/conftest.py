@@ -104,3 +104,95 @@ def real_libraries(limit: int) -> list[Path]:
         packages.setdefault(path.relative_to(SITE).parts[0], []).append(path)
     chosen = [path for paths in packages.values() for path in paths[-2:]]
     return sorted(chosen)[:limit]
+
+
+TORCH_HEADER = """
+#include <string>
+namespace c10 {
+struct SourceLocation { const char* function; const char* file; unsigned line; };
+struct Error { Error(SourceLocation, std::string); };
+namespace detail { void torchCheckFail(const char*, const char*, unsigned, const std::string&); }
+namespace cuda { int SetDevice(%(device)s); }
+}
+"""
+C10 = """
+namespace c10 { Error::Error(SourceLocation, std::string) {} }
+void c10::detail::torchCheckFail(const char*, const char*, unsigned, const std::string&) {}
+"""
+EXTENSION = """
+int run(int n) {
+    if (n) c10::detail::torchCheckFail("a", "b", 1, "c");
+    return %s;
+}
+c10::Error make() { return c10::Error(c10::SourceLocation{"a", "b", 1}, "c"); }
+"""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """A made-up torch: real libraries with a few of torch's functions, and a package that can't be imported.
+
+    ``cuda``: major version of the CUDA runtime it is linked to, whose wheel is beside it; None: built without CUDA.
+    """
+
+    compiler: Compiler
+    site: Path
+    version: str = "2.9.0"
+    abi: int = 1
+    cuda: int | None = None
+    device: str = "signed char"
+
+    @property
+    def lib(self) -> Path:
+        return self.site / "torch/lib"
+
+    @property
+    def header(self) -> str:
+        return TORCH_HEADER % {"device": self.device}
+
+    def make(self) -> Torch:
+        flags = [f"-D_GLIBCXX_USE_CXX11_ABI={self.abi}", "-Wl,-rpath,$ORIGIN"]
+        c10 = self.compiler("libc10.so", self.header + C10, folder=self.lib, flags=flags)
+        cpu = self.compiler("libtorch_cpu.so", needs=[c10], folder=self.lib, flags=flags)
+        needs = [c10, cpu]
+        deps: list[Path] = []
+        if self.cuda:
+            runtime = self.runtime()
+            wheel = [*flags, "-Wl,-rpath,$ORIGIN:$ORIGIN/../../nvidia/cuda_runtime/lib"]
+            source = self.header + f"int c10::cuda::SetDevice({self.device}) {{ return 1; }}"
+            needs.append(self.compiler("libc10_cuda.so", source, needs=[c10, runtime], folder=self.lib, flags=wheel))
+            needs.append(self.compiler("libtorch_cuda.so", needs=[cpu, runtime], folder=self.lib, flags=wheel))
+            deps = [runtime]
+            self.compiler("libtorch_global_deps.so", needs=deps, folder=self.lib, flags=wheel)
+        else:
+            self.compiler("libtorch_global_deps.so", folder=self.lib, flags=flags)
+        module = [*flags, "-Wl,-rpath,$ORIGIN/lib"]
+        link = f"-Wl,-rpath-link,{self.site}/nvidia/cuda_runtime/lib"
+        self.compiler(
+            "_C.cpython-x-linux-gnu.so", needs=needs, folder=self.site / "torch", flags=[*module, link], soname=""
+        )
+        (self.site / "torch/__init__.py").write_text(POISON)
+        cuda = f"'{self.cuda}.4'" if self.cuda else "None"
+        (self.site / "torch/version.py").write_text(
+            f"from typing import Optional\n__version__ = {self.version!r}\ncuda: Optional[str] = {cuda}\nhip = None\n"
+        )
+        install(self.site, "torch", self.version)
+        return self
+
+    def runtime(self) -> Path:
+        place = self.site / "nvidia/cuda_runtime/lib"
+        return self.compiler(f"libcudart.so.{self.cuda}", 'extern "C" int cudaMalloc() { return 0; }', folder=place)
+
+    def extension(self, site: Path, name: str = "flash_attn_2_cuda", *, requires: Iterable[str] = ()) -> Path:
+        """An extension module built against this torch and installed in another environment."""
+        uses_cuda = "c10::cuda::SetDevice(0)" if self.cuda else "0"
+        needs = sorted(self.lib.glob("lib*.so")) + ([self.runtime()] if self.cuda else [])
+        needs = [path for path in needs if "global_deps" not in path.name]
+        flags = [f"-D_GLIBCXX_USE_CXX11_ABI={self.abi}", f"-Wl,-rpath-link,{self.site}/nvidia/cuda_runtime/lib"]
+        source = self.header + EXTENSION % uses_cuda
+        file = self.compiler(f"{name}.cpython-x-linux-gnu.so", source, needs=needs, folder=site, flags=flags, soname="")
+        install(site, name.replace("_", "-"), "2.8.3", requires=requires, record=[file])
+        return file
+
+
+POISON = "raise SystemExit('a judged package was imported')\n"

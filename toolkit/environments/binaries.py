@@ -16,6 +16,7 @@ from toolkit.environments.mismatch import Mismatch
 from toolkit.environments.model import Environment, TorchFacts
 from toolkit.environments.origins import Origin
 
+GLOBAL_DEPENDENCIES = "lib/libtorch_global_deps.so"
 # What 'import torch' loads by full path from the nvidia-* wheels beside it, in this order, once libcudart is in the
 # process or a library is not found: (folder below nvidia/, library). Source: _preload_cuda_deps in torch/__init__.py.
 CUDA_WHEELS = (
@@ -84,11 +85,11 @@ class Binaries:
     @property
     def cuda_libraries(self) -> tuple[Library, ...]:
         """The CUDA libraries in the process after ``import torch``, each once, and where they come from."""
-        asked = (library for resolution in self.torch for library in resolution.libraries)
-        cuda = {
-            lib.name: lib for lib in asked if mismatch.library_owner(lib.name) in {"cuda", "cuda_driver", "tensorrt"}
-        }
-        return tuple(cuda[name] for name in sorted(cuda))
+        known: dict[str, Library] = {}
+        for library in (library for resolution in self.torch for library in resolution.libraries):
+            if mismatch.library_owner(library.name) in {"cuda", "cuda_driver", "tensorrt"}:
+                known.setdefault(library.name, library)
+        return tuple(known[name] for name in sorted(known))
 
 
 def read(
@@ -130,18 +131,29 @@ def import_torch(process: Process, environment: Environment) -> Iterator[Resolut
     if environment.torch is None:
         return
     folder = environment.torch.folder
-    global_dependencies = folder / "lib/libtorch_global_deps.so"
-    if process.files.identity(global_dependencies):
-        first = process.copy().load(global_dependencies, public=True)
-        if first.missing or any(library.name.startswith("libcudart") for library in first.libraries):
-            for path in _cuda_wheels(environment, process.files):
-                process.load(path)
-        yield process.load(global_dependencies, public=True)
+    if process.files.identity(folder / GLOBAL_DEPENDENCIES):
+        yield _load_global_dependencies(process, environment, folder / GLOBAL_DEPENDENCIES)
     for module in sorted(folder.glob("_C.*.so"))[:1]:
         yield process.load(module)
 
 
-def _cuda_wheels(environment: Environment, files: Files) -> Iterator[Path]:
+def _load_global_dependencies(process: Process, environment: Environment, path: Path) -> Resolution:
+    """What torch does first; where the loader finds no CUDA by itself, the wheels' are loaded and it tries again."""
+    alone = process.copy().load(path, public=True)
+    if alone.missing:
+        _load_cuda_wheels(process, environment)
+    found = process.load(path, public=True)
+    if not alone.missing and any(library.name.startswith("libcudart") for library in found.libraries):
+        _load_cuda_wheels(process, environment)
+    return found
+
+
+def _load_cuda_wheels(process: Process, environment: Environment) -> None:
+    for path in _cuda_wheels(environment):
+        process.load(path)
+
+
+def _cuda_wheels(environment: Environment) -> Iterator[Path]:
     for folder, library in CUDA_WHEELS:
         for place in environment.folders:
             below = place.path / "nvidia"

@@ -103,8 +103,9 @@ def _candidates(environment: Environment) -> Iterator[tuple[Extension, str]]:
     """Every compiled file, once by its installer's record, then those in known packages that no record names."""
     for distribution in environment.distributions:
         yield from _recorded(distribution)
+    seen: set[str] = set()  # a package in an earlier folder hides its namesake
     for folder in environment.folders:
-        yield from _in_known_packages(folder.path)
+        yield from _in_known_packages(folder.path, seen)
 
 
 def _recorded(distribution: Distribution) -> Iterator[tuple[Extension, str]]:
@@ -114,12 +115,13 @@ def _recorded(distribution: Distribution) -> Iterator[tuple[Extension, str]]:
         yield Extension(path, "", distribution.name, int(size) if size else None), name
 
 
-def _in_known_packages(folder: Path) -> Iterator[tuple[Extension, str]]:
+def _in_known_packages(folder: Path, seen: set[str]) -> Iterator[tuple[Extension, str]]:
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries)
+            names = sorted({entry.name for entry in entries} - seen)
     except OSError:
         return
+    seen.update(names)
     for name in names:
         if SHARED.fullmatch(name):
             yield Extension(folder / name, ""), name
