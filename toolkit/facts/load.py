@@ -18,6 +18,9 @@ from toolkit.facts.model import (
     Fact,
     Facts,
     FlashRow,
+    Fp8Checkpoints,
+    HeadSize,
+    Hiding,
     Release,
     TorchAbi,
 )
@@ -43,12 +46,15 @@ def read(folder: Path) -> Facts:
         releases=tuple(_release(row) for row in releases["rows"]),
         flash=tuple(FlashRow(**_frozen(row)) for row in flash["rows"]),
         torch_abi=tuple(TorchAbi(**_frozen(row)) for row in flash["torch_abi"]),
+        hides_flash_attn_4=Hiding(**_frozen(flash["hides_flash_attn_4"])),
         minor_drivers=tuple(_major_driver(row) for row in cuda["minor_compatibility"]),
         drivers=tuple(Driver(**_frozen(row)) for row in cuda["drivers"]),
         architectures=tuple(Architecture(**_frozen(row)) for row in cuda["architectures"]),
         claims=tuple(Claim(**_frozen(row)) for row in attention["claims"]),
         closeness=tuple(Closeness(**_frozen(row)) for row in attention["closeness"]),
         attention=tuple(AttentionRule(**_frozen(row)) for row in attention["limits"]),
+        head_sizes=tuple(HeadSize(**_frozen(row)) for row in attention["head_sizes"]),
+        fp8_checkpoints=Fp8Checkpoints(**_frozen(attention["fp8_checkpoints"])),
     )
 
 

@@ -158,6 +158,14 @@ class TorchAbi:
 
 
 @dataclass(frozen=True)
+class Hiding:
+    """Releases of flash-attn 2 that keep flash-attn-4 from being imported."""
+
+    versions: str
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Driver:
     """From which driver on a CUDA release (``12.4``) or a whole major (``12``) runs."""
 
@@ -211,6 +219,25 @@ class AttentionRule:
 
 
 @dataclass(frozen=True)
+class HeadSize:
+    """A head size without a fused kernel, by report."""
+
+    versions: str
+    head_size: int
+    kv: str
+    sm: tuple[int, int]
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fp8Checkpoints:
+    """Quantisations that fp8 context FMHA works with."""
+
+    algorithms: tuple[str, ...]
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Facts:
     """All facts. ``version``: changes whenever a row does."""
 
@@ -219,12 +246,15 @@ class Facts:
     releases: tuple[Release, ...]
     flash: tuple[FlashRow, ...]
     torch_abi: tuple[TorchAbi, ...]
+    hides_flash_attn_4: Hiding
     minor_drivers: tuple[Driver, ...]
     drivers: tuple[Driver, ...]
     architectures: tuple[Architecture, ...]
     claims: tuple[Claim, ...]
     closeness: tuple[Closeness, ...]
     attention: tuple[AttentionRule, ...]
+    head_sizes: tuple[HeadSize, ...]
+    fp8_checkpoints: Fp8Checkpoints
 
     def trtllm(self, found: str | None) -> Release | None:
         """What is known of an installed TensorRT-LLM; None: no row speaks of that version."""
