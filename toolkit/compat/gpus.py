@@ -98,7 +98,9 @@ def trtllm(case: Case) -> Iterator[Hit]:
                 yield from _supported(case, role, view, release, gpu, sm)
 
 
-def _supported(  # noqa: PLR0917case: Case, role: Role, view: EnvironmentView, release: Release, gpu: Gpu, sm: int) -> Iterator[Hit]:
+def _supported(  # noqa: PLR0917
+    case: Case, role: Role, view: EnvironmentView, release: Release, gpu: Gpu, sm: int
+) -> Iterator[Hit]:
     listed, reason = release.fact("sm"), unsupported(case, release, sm)
     values = {"release": view.packages["tensorrt-llm"], "gpus": named((gpu,))}
     if reason:
