@@ -1,0 +1,147 @@
+"""A recipe's ``options`` as words of ``trtllm-build``, checked against the release's own options. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.build.trtllm_versions import BuildRelease, known_releases
+from toolkit.config.faults import nearest, shown
+from toolkit.config.load import LoadedRecipe
+from toolkit.errors import ToolkitError
+from toolkit.facts import build_options
+from toolkit.facts.options import Option
+
+# Said elsewhere in the recipe, or kept by coexist itself.
+ELSEWHERE = {
+    "--checkpoint_dir": "Write it as 'checkpoint'.",
+    "--output_dir": "coexist chooses it: the engine store.",
+    "--model_config": "Write 'checkpoint'.",
+    "--build_config": "Write the options themselves; what such a file overrides differs between releases.",
+    "--max_batch_size": "Write it as 'limits.max_batch_size'.",
+    "--max_input_len": "Write it as 'limits.max_input_len'.",
+    "--max_seq_len": "Write it as 'limits.max_seq_len'.",
+    "--max_output_len": "Write 'limits.max_seq_len'.",
+    "--max_num_tokens": "Write it as 'limits.max_num_tokens'.",
+    "--tokens_per_block": "Write it as 'kv_cache.tokens_per_block'.",
+    "--kv_cache_type": "Write it as 'kv_cache.type'.",
+    "--paged_kv_cache": "Write 'kv_cache.type'.",
+    "--context_fmha": "Write it as 'fmha'.",
+    "--tp_size": "Write it as 'tp_size'; it belongs to the conversion.",
+    "--pp_size": "Write it as 'pp_size'; it belongs to the conversion.",
+    "--cp_size": "It belongs to the conversion.",
+    "--timing_cache": "coexist keeps one per release and GPU.",
+    "--input_timing_cache": "coexist keeps one per release and GPU.",
+    "--output_timing_cache": "coexist keeps one per release and GPU.",
+    "--dry_run": "Such a build makes no engine. 'coexist build --dry-run' shows the commands.",
+}
+# Of this builder, not of trtllm-build.
+OURS = ("workspace_budget",)
+
+
+@dataclass(frozen=True)
+class Given:
+    """An option that the recipe sets: its key, the words of its value (none: a flag), and where it is written."""
+
+    key: str
+    words: tuple[str, ...]
+    where: str | None
+
+    @property
+    def value(self) -> str | None:
+        return " ".join(self.words) if self.words else None
+
+
+class _BadValueError(Exception):
+    """What is wrong with a value, and what to write; never leaves this module."""
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given], list[ToolkitError]]:
+    """The recipe's options by their full name, and what is wrong with them."""
+    found: dict[str, Given] = {}
+    faults: list[ToolkitError] = []
+    for key, value in loaded.model.options.items():
+        where = loaded.where(f"options.{key}")
+        option = None if key in OURS else release.table.find(f"--{str(key).lstrip('-')}")
+        if key in OURS:
+            continue
+        if option is None:
+            faults.append(_unknown(str(key), release, where))
+        elif option.name in ELSEWHERE:
+            faults.append(ToolkitError(f"'{key}' is no option here", where, ELSEWHERE[option.name], code="options"))
+        elif option.name in found:
+            faults.append(ToolkitError(f"'{key}' and '{found[option.name].key}' are the same option", where))
+        elif not (option.kind == "flag" and value is False):
+            try:
+                found[option.name] = Given(key, words_of(option, value), where)
+            except _BadValueError as bad:
+                faults.append(ToolkitError(f"'{key}': {bad}", where, bad.hint, code="options"))
+    return found, faults
+
+
+def words_of(option: Option, value: Any) -> tuple[str, ...]:
+    """The value as the program takes it: ``enable`` and ``disable`` for true and false; nothing for a flag."""
+    if value is None:
+        raise _BadValueError("has no value", "Write one, or remove the key.")
+    if option.kind == "flag":
+        if value is not True:
+            raise _BadValueError(f"{shown(value)} is no value for a flag", "Write true or false.")
+        return ()
+    items = value if option.many and isinstance(value, list) else [value]
+    return tuple(_one(option, item) for item in items)
+
+
+def _one(option: Option, value: Any) -> str:
+    if isinstance(value, bool):
+        return _truth(option, value)
+    if isinstance(value, (list, dict)):
+        raise _BadValueError(f"{shown(value)} where one value belongs")
+    text = str(value)
+    if option.kind in ("int", "float"):
+        return _number(option, value)
+    if not text or text.startswith("-"):
+        raise _BadValueError(f"{shown(text)} is no value for an option")
+    if option.choices is not None and not option.open_choices and text not in option.choices:
+        near = nearest(text, option.choices)
+        hint = f"Known: {', '.join(option.choices)}." + (f" Did you mean '{near}'?" if near else "")
+        raise _BadValueError(f"{shown(value)} is none of its values", hint)
+    return text
+
+
+def _truth(option: Option, value: bool) -> str:
+    text = "enable" if value else "disable"
+    if text in (option.choices or ()):
+        return text
+    hint = f"Known: {', '.join(option.choices)}." if option.choices else None
+    raise _BadValueError(f"{shown(value)} is none of its values", hint)
+
+
+def _number(option: Option, value: Any) -> str:
+    right = type(value) is int if option.kind == "int" else isinstance(value, (int, float))
+    if not right:
+        raise _BadValueError(f"{shown(value)} is no {'whole ' if option.kind == 'int' else ''}number")
+    if value < 0:
+        raise _BadValueError(f"{value} is below zero")
+    return str(value)
+
+
+def _unknown(key: str, release: BuildRelease, where: str) -> ToolkitError:
+    names = [name.removeprefix("--") for name in release.table.options if name not in ELSEWHERE] + list(OURS)
+    others = releases_with(f"--{key.lstrip('-')}")
+    near = nearest(key, names)
+    hints = [f"Did you mean '{near}'?" if near else "", f"Other releases have it: {others}." if others else ""]
+    hint = " ".join(filter(None, hints)) or f"See 'trtllm-build --help' of {release.version}."
+    what = f"trtllm-build {release.version} has no option '{key}'"
+    return ToolkitError(what, where, hint, code="options", nearest=near)
+
+
+def releases_with(name: str) -> str:
+    """The releases whose trtllm-build has an option, first to last; empty when none has."""
+    tables: Mapping[str, Any] = {each: build_options(each) for each in known_releases()}
+    having = [each for each, table in tables.items() if table is not None and table.find(name)]
+    return "" if not having else having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}"
