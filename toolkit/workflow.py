@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import affinity, build, runtimes
-from toolkit.assemble import grants, launches, needs, paths
+from toolkit.assemble import grants, launches, needs, paths, reservation
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
+from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine, reference
 from toolkit.config import init as first_deployment
 from toolkit.config import load
@@ -168,10 +169,11 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     Raises: ToolkitError; nothing has been started or granted then.
     """
     check_runtimes(deployment)
-    found, host, store = paths.find(deployment), this_host(), Store(home.root)
-    make_plan(deployment, host, found)  # before a long build: does it fit at all?
+    found, store = paths.find(deployment), Store(home.root)
+    make_plan(deployment, this_host(), found)  # before a long build: does it fit at all?
     built = build_engines(deployment, found, store, report)
     recorded = references(deployment, found, home, store, report)
+    host = this_host()  # a build may have taken long
     made = make_plan(deployment, host, found)
     engines = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
     stage = Stage(deployment.model, host, made, found, home, engines, recorded, os.environ)
@@ -185,37 +187,42 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
 
     Raises: ToolkitError when another deployment holds what it needs, or a port is taken.
     """
-    name, model = stage.deployment.name, stage.deployment
-    ledger, owner = Ledger.of_this_host(), Owner.current(name)
-    wanted = grants.requests(stage.plan, model, stage.host.context_bytes or planner.CONTEXT_BYTES)
-    held = ledger.grant_all(owner, wanted, grants.totals(stage.host))
-    begun: set[str] = set()
-
-    def changed(supervisor: Supervisor) -> None:
-        for service in supervisor.begun() - begun:
-            begun.add(service)
-            ledger.mark_preloaded(held[service])
-        on_change(supervisor)
-
-    supervisor = Supervisor(
-        name,
-        [launches.service_run(stage, planned) for planned in stage.plan.services],
-        stage.home.state(name),
-        wrap=affinity.wrap,
-        control_port=model.control_port,
-        on_change=changed,
-    )
+    name, ledger = stage.deployment.name, Ledger.of_this_host()
+    others = grants.held(ledger.grants())
+    wanted = grants.requests(stage.plan, stage.deployment, stage.host.context_bytes or planner.CONTEXT_BYTES)
+    held = Reservation(ledger, Owner.current(name), wanted, grants.totals(stage.host, others))
     try:
         with ExitStack() as in_use:
             for engine in stage.engines.values():
                 in_use.enter_context(_hold(Store(stage.home.root), engine))
-            await supervisor.start()
-            try:
-                yield supervisor
-            finally:
-                await supervisor.close()
+            async with reservation.tended(held) as noted:
+                supervisor = _supervisor(stage, held, noted, on_change)
+                await supervisor.start()
+                try:
+                    yield supervisor
+                finally:
+                    await supervisor.close()
     finally:
-        ledger.release_all(owner)
+        held.release()
+
+
+def _supervisor(stage: Stage, held: Reservation, *told: Callable[[Supervisor], None]) -> Supervisor:
+    name = stage.deployment.name
+
+    def on_change(supervisor: Supervisor) -> None:
+        for tell in told:
+            tell(supervisor)
+
+    return Supervisor(
+        name,
+        [launches.service_run(stage, planned) for planned in stage.plan.services],
+        stage.home.state(name),
+        wrap=affinity.wrap,
+        control_port=stage.deployment.control_port,
+        reserve=held.hold,
+        shortage=held.shortage,
+        on_change=on_change,
+    )
 
 
 def _hold(store: Store, engine: Engine) -> Use:

@@ -464,7 +464,9 @@ async def test_what_a_start_does_or_waits_for_is_told(running: Start) -> None:
     supervisor = await running(tiny("slow", "hang"), tiny("embed", after=("slow",)))
     await until(lambda: supervisor.activity().get("slow"))
     assert supervisor.activity() == {"slow": "GET /health: nothing listens yet", "embed": "waits for slow"}
-    assert supervisor.begun() == {"slow"}
+    assert (supervisor.waiting(), supervisor.resting()) == ({"embed"}, set())
+    supervisor.stop("embed")
+    assert (supervisor.waiting(), supervisor.resting()) == (set(), {"embed"})
     assert supervisor.progress()["slow"].stage == "PRELOAD"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from toolkit.affinity import process_tree
 from toolkit.config.models import Deployment
 from toolkit.host.model import Host
+from toolkit.plan.devices import Device, ceil_mib, devices
 from toolkit.plan.model import Grant as Held
 from toolkit.plan.model import Plan, ServicePlan
-from toolkit.reserve import GpuClaim, Grant, Request, Totals
+from toolkit.reserve import GpuClaim, Grant, Owner, Request, Totals
+from toolkit.store.process import this_process
 
 
 def requests(plan: Plan, deployment: Deployment, context_bytes: int) -> dict[str, Request]:
@@ -31,16 +34,28 @@ def _request(planned: ServicePlan, deployment: Deployment, context_bytes: int) -
     )
 
 
-def totals(host: Host) -> Totals:
-    """What there is to grant: each device's memory less what foreign processes hold."""
-    devices = [device for gpu in host.gpus for device in (gpu.mig if gpu.mig is not None else (gpu,))]
-    free = {d.uuid: None if d.memory_bytes is None else d.memory_bytes - (d.used_bytes or 0) for d in devices}
-    return Totals(gpu_bytes=free, numa_bytes={node.node: node.memory_bytes for node in host.numa})
+def totals(host: Host, others: Sequence[Held]) -> Totals:
+    """What there is to grant, the grants of others included: each device's memory less what foreign processes hold."""
+    found = {device.uuid: _grantable(device, others) for device in devices(host, others)}
+    return Totals(gpu_bytes=found, numa_bytes={node.node: node.memory_bytes for node in host.numa})
 
 
-def held(grants: Sequence[Grant], with_shared_cpus: bool) -> tuple[Held, ...]:
+def _grantable(device: Device, others: Sequence[Held]) -> int | None:
+    if device.usable_bytes is None:
+        return None
+    return device.usable_bytes + sum(ceil_mib(held.devices.get(device.uuid) or 0) for held in others)
+
+
+def held(grants: Sequence[Grant], with_shared_cpus: bool = True) -> tuple[Held, ...]:
     """What other deployments hold, as the planner takes it; CPUs that give way only when asked for."""
     return tuple(_held(grant, with_shared_cpus or not grant.request.cpus_shared) for grant in grants)
+
+
+def processes_of(owner: Owner) -> frozenset[int]:
+    """The supervisor and all that it started; none when its pids are not ours to read."""
+    if owner.pid_namespace not in (None, this_process().pid_namespace):
+        return frozenset()
+    return frozenset(process_tree([owner.pid]))
 
 
 def _held(grant: Grant, with_cpus: bool) -> Held:
@@ -50,5 +65,5 @@ def _held(grant: Grant, with_cpus: bool) -> Held:
         cpus=request.cpus if with_cpus else (),
         devices={claim.uuid: claim.memory_bytes if claim.share else None for claim in request.gpus},
         ports=request.ports,
-        pids=frozenset({grant.owner.pid}),
+        pids=processes_of(grant.owner),
     )

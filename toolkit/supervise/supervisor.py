@@ -275,9 +275,13 @@ class Supervisor:
         now_s = self._clock.now()
         return document.status(self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar)
 
-    def begun(self) -> set[str]:
-        """Services that have left INIT: what they reserved is in use."""
-        return {name for name, instance in self._instances.items() if instance.state in lifecycle.STAGES[1:]}
+    def waiting(self) -> set[str]:
+        """Services whose turn has not come."""
+        return {name for name, each in self._instances.items() if each.state is State.INIT and not each.begun}
+
+    def resting(self) -> set[str]:
+        """Services of which nothing runs, and nothing will unless somebody asks for it."""
+        return {name for name, each in self._instances.items() if each.state in lifecycle.AT_REST}
 
     def readiness(self) -> dict[str, Any]:
         """The answer of ``/readyz``: ``ready``, and each service's ``ready`` and ``state``."""
