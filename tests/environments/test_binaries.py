@@ -222,6 +222,19 @@ def test_the_drivers_library_is_found_with_the_kernels_version(
     assert (found.version, found.compat, found.driver) == ("550.54.15", True, version)
 
 
+def test_one_file_is_resolved_after_torch_and_what_else_was_loaded(
+    compile_library: Compiler, venv: Path, site: Path, tmp_path: Path
+) -> None:
+    file = Torch(compile_library, site).make().extension(tmp_path / "elsewhere")
+    environment = reading.read(venv)
+    assert binaries.resolve(environment, file).loads
+    inner = compile_library("libinner.so.1", 'extern "C" int inner() { return 1; }')
+    source = 'extern "C" int inner(); int use() { return inner(); }'
+    user = compile_library("user.so", source, needs=[inner], soname="")
+    assert [library.name for library in binaries.resolve(environment, user).missing] == ["libinner.so.1"]
+    assert binaries.resolve(environment, user, preloaded=[inner]).loads
+
+
 def test_gpu_code_and_sizes_come_with_each_file(compile_library: Compiler, venv: Path, site: Path) -> None:
     file = compile_library("_C.so", "int f() { return 1; }", folder=site / "vllm")
     install(site, "vllm", "0.21.0+cu130", record=[file])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -88,3 +89,24 @@ def test_a_hidden_installation_does_not_count(tmp_path: Path) -> None:
     chosen = extensions.select(environment, Files())
     assert first / "vllm/_C.so" in [extension.path for extension in chosen.extensions]
     assert site / "vllm/_C.so" not in [extension.path for extension in chosen.extensions]
+
+
+def test_compiled_files_of_an_editable_install_are_in_its_source(venv: Path, site: Path, tmp_path: Path) -> None:
+    source = tmp_path / "vllm-source"
+    (file,) = touch(source, "vllm/_C.abi3.so")
+    info = install(site, "vllm")
+    (info / "direct_url.json").write_text(json.dumps({"url": source.as_uri(), "dir_info": {"editable": True}}))
+    chosen = extensions.select(reading.read(venv), Files())
+    assert [extension.path for extension in chosen.extensions] == [file]
+
+
+@pytest.mark.parametrize(
+    ("name", "python"),
+    [
+        ("_C.cpython-310-x86_64-linux-gnu.so", "3.10"),
+        ("_C.cpython-313t-x86_64-linux-gnu.so", "3.13"),
+        ("_C.abi3.so", None),
+    ],
+)
+def test_a_name_may_tie_a_file_to_one_python(name: str, python: str | None) -> None:
+    assert extensions.Extension(Path("/x") / name, "package").python == python

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +117,23 @@ def read(
         chosen,
         driver_library(process, driver_text),
     )
+
+
+def resolve(
+    environment: Environment,
+    file: Path,
+    *,
+    preloaded: Iterable[Path] = (),
+    machine: Loader | None = None,
+    files: Files | None = None,
+) -> Resolution:
+    """One file as the environment's process would load it after ``import torch`` and the ``preloaded`` files."""
+    process, _ = start(environment, machine or loader.read(), files or Files())
+    for _ in import_torch(process, environment):
+        continue
+    for path in preloaded:
+        process.load(path)
+    return process.load(file)
 
 
 def start(environment: Environment, machine: Loader, files: Files) -> tuple[Process, Resolution | None]:

@@ -23,6 +23,7 @@ TORCH_LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 # Private copies that a package's own files bring in; they are judged through those.
 PRIVATE = re.compile(r"(?:^|/)(?:[\w.-]+\.libs|nvidia|torch/lib|torch/bin|torch/test)/")
 RECORD_LINE = re.compile(r'^"?([^",\n]+\.so(?:\.[\w.]*)?)"?,([^,\n]*),(\d*)\r?$', re.MULTILINE)
+CPYTHON_TAG = re.compile(r"\.cpython-3(\d+)t?-")
 SHARED = re.compile(r".+\.so(?:\.\d+)*")
 MAX_FILES = 20_000
 
@@ -45,6 +46,12 @@ class Extension:
     def changed(self) -> bool:
         """Whether the file is not the one that was installed."""
         return None not in {self.recorded_bytes, self.size_bytes} and self.recorded_bytes != self.size_bytes
+
+    @property
+    def python(self) -> str | None:
+        """The one Python release that can import it, such as ``3.11``; None: its name ties it to none."""
+        tag = CPYTHON_TAG.search(self.path.name)
+        return f"3.{tag[1]}" if tag else None
 
 
 @dataclass(frozen=True)

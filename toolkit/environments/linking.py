@@ -156,7 +156,8 @@ class Process:
                 continue
             mapped = loaded or self._map(path, asking, via)
             self.by_name.setdefault(name, mapped)
-            libraries.append(Library(name, asking.path, mapped.path, via, self._passed_over(name, asking, mapped)))
+            taken, other = self.files.tidy(mapped.path), self._passed_over(name, asking, mapped)
+            libraries.append(Library(name, asking.path, taken, via, other))
             yield mapped
 
     def _map(self, path: Path, parent: Mapped | None, via: Via) -> Mapped:
@@ -217,8 +218,9 @@ class Process:
 
     def _passed_over(self, name: str, asking: Mapped, taken: Mapped) -> Path | None:
         own = self.search.in_folders(name, self._own_folders(asking), self.files)
-        same = own is None or self.files.identity(own) == self.files.identity(taken.path)
-        return None if same else own
+        if own is None or self.files.identity(own) == self.files.identity(taken.path):
+            return None
+        return self.files.tidy(own)
 
     def _check(self, root: Mapped, libraries: list[Library], new: list[Mapped], scope: list[Mapped]) -> Resolution:
         errors = tuple((m.path, error) for m in new if (error := self._error(m.file)))

@@ -5,6 +5,7 @@ Source: ld.so(8); glibc's elf/dl-load.c (_dl_map_object) and sysdeps/generic/lds
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from collections.abc import Iterator
@@ -93,6 +94,11 @@ class Files:
         if path not in self._identity:
             self._identity[path] = _identity(path)
         return self._identity[path]
+
+    def tidy(self, path: Path) -> Path:
+        """The same file without ``..`` in its name, where that names the same file."""
+        short = Path(os.path.normpath(path)) if ".." in path.parts else path
+        return short if self.identity(short) == self.identity(path) else path
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

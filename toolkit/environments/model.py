@@ -9,7 +9,7 @@ from typing import Literal
 from toolkit.demangle import Abi
 
 Kind = Literal["venv", "conda", "system", "folder", "missing"]
-FolderKind = Literal["pythonpath", "user", "site", "dist", "pth", "target"]
+FolderKind = Literal["pythonpath", "user", "site", "dist", "pth", "target", "editable"]
 ProblemKind = Literal[
     "interpreter_missing",
     "interpreter_is_script",
@@ -59,7 +59,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Folder:
-    """An entry of ``sys.path``; ``source``: the .pth file that added it."""
+    """An entry of ``sys.path``; ``source``: the .pth file that added it. ``editable``: a finder's, not an entry."""
 
     path: Path
     kind: FolderKind
@@ -73,6 +73,19 @@ class EntryPoint:
     group: str
     name: str
     value: str
+
+
+@dataclass(frozen=True)
+class Script:
+    """A program that a distribution installs; ``path`` None: it is not there.
+
+    ``interpreter``: the Python its first line names, as written; None: it names none.
+    """
+
+    name: str
+    distribution: str
+    path: Path | None
+    interpreter: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +163,7 @@ class Environment:
     conflicts: tuple[Conflict, ...] = ()
     torch: TorchFacts | None = None
     conda: tuple[CondaPackage, ...] = ()
+    scripts: tuple[Script, ...] = ()
     problems: tuple[Problem, ...] = ()
     library_path: str | None = None
     preload: tuple[Path, ...] = field(default=())

@@ -9,9 +9,9 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from toolkit.environments import layout as layouts
-from toolkit.environments import metadata, requirements, torch_files
+from toolkit.environments import metadata, requirements, scripts, torch_files
 from toolkit.environments.loader import Files
-from toolkit.environments.model import Distribution, Environment, Layout, Problem, TorchFacts
+from toolkit.environments.model import Distribution, Environment, Folder, Layout, Problem, TorchFacts
 
 
 def read(
@@ -30,6 +30,7 @@ def read(
     layout = layouts.locate(python_or_folder)
     folders, pth_problems = layouts.with_pth(layouts.folders(layout, environ))
     found, problems = metadata.distributions(folders)
+    folders += tuple(_editable_folders(found, folders))
     torch = _torch(tuple(folder.path for folder in folders), files or Files())
     return Environment(
         layout,
@@ -38,6 +39,7 @@ def read(
         requirements.conflicts(found, layout),
         torch,
         metadata.conda_packages(layout.prefix) if layout.kind == "conda" else (),
+        tuple(scripts.installed(found, layout)),
         (
             *layout.problems,
             *_no_folder(layout, folders),
@@ -49,6 +51,13 @@ def read(
         ld_library_path if ld_library_path is not None else environ.get("LD_LIBRARY_PATH") or None,
         tuple(Path(entry) for entry in re.split(r"[ :]+", environ.get("LD_PRELOAD", "")) if entry),
     )
+
+
+def _editable_folders(found: tuple[Distribution, ...], known: tuple[Folder, ...]) -> Iterator[Folder]:
+    """Source folders that a finder makes importable; their own metadata is not what is installed."""
+    places = (place for d in found if d.editable for place in (d.editable / "src", d.editable))
+    taken = {folder.path for folder in known}
+    yield from (Folder(place, "editable") for place in places if place not in taken and layouts.is_folder(place))
 
 
 def _no_folder(layout: Layout, folders: tuple[object, ...]) -> Iterator[Problem]:
