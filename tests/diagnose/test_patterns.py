@@ -17,8 +17,8 @@ EXAMPLES = [(pattern, example) for pattern in PATTERNS for example in pattern.ex
 
 @pytest.mark.parametrize(("pattern", "example"), EXAMPLES, ids=[pattern.name for pattern, _ in EXAMPLES])
 def test_each_example_is_explained_by_its_own_pattern(pattern: Pattern, example: str) -> None:
-    before = ["INFO:     Application startup complete.\n", "Signal (15) received.\n"] if pattern.phase == "shutdown" else []
-    found = classify([*before, example + "\n"])
+    stopped = ["INFO:     Application startup complete.\n", "Signal (15) received.\n"]
+    found = classify([*(stopped if pattern.phase == "shutdown" else []), example + "\n"])
     assert found.pattern == pattern.name
     assert "?" not in found.summary + found.advice
 

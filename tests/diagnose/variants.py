@@ -1,4 +1,4 @@
-"""Logs that say the same as a given one with other words around: numbers, symbols, paths, prefixes, noise, cut lines."""
+"""Logs that say the same as a given one: other numbers, symbols, paths, prefixes, noise, line ends."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import re
 from collections.abc import Callable
 
 NOISE = (
-    b"INFO 01-02 03:04:05 [metrics.py:12] heartbeat",
-    b"2025-01-02 03:04:05.123456: I external/local_xla/xla/stream_executor/cuda/cuda_executor.cc:998] successful NUMA "
-    b"node read from SysFS had negative value (-1), but there must be at least one NUMA node, so returning NUMA node zero",
-    b"/opt/venv/lib/python3.12/site-packages/x/y.py:12: FutureWarning: `foo` is deprecated.",
-    b"[TensorRT-LLM][WARNING] Parameter bar cannot be read from json:",
-    b"node01:700:700 [0] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open "
-    b"shared object file: No such file or directory",
-    b"I0101 10:00:00.123456 7 server.cc:1] \"nothing of interest\"",
-    b"",
-)
+    rb"""INFO 01-02 03:04:05 [metrics.py:12] heartbeat
+2025-01-02 03:04:05.123456: I external/local_xla/x.cc:998] successful NUMA node read from SysFS had negative value
+/opt/venv/lib/python3.12/site-packages/x/y.py:12: FutureWarning: `foo` is deprecated.
+[TensorRT-LLM][WARNING] Parameter bar cannot be read from json:
+node01:700:700 [0] NCCL INFO NET/Plugin : libnccl-net.so: cannot open shared object file
+I0101 10:00:00.123456 7 server.cc:1] "nothing of interest"
+"""
+).split(b"\n")  # fmt: skip
 _SYMBOLS = (
     b"_ZN3c105ErrorC2ENS_14SourceLocationESs", b"_ZN3c104cuda9SetDeviceEa", b"_ZNK2at6Tensor7is_cudaEv",
     b"_ZN5torch8autograd13VariableHooks4dataERKN2at6TensorE", b"_ZNK3c1010TensorImpl4sizeEl",
@@ -40,8 +38,11 @@ def other_versions(log: bytes, turn: random.Random) -> bytes:
     pair = turn.sample(range(200, 300), 2)
     log = re.sub(rb"Current Version: \d\d+, Serialized Engine Version: \d+",
                  b"Current Version: %d, Serialized Engine Version: %d" % tuple(pair), log)  # fmt: skip
-    log = re.sub(rb"expecting compute [\d.]+ got compute [\d.]+",
-                 b"expecting compute %s got compute %s" % tuple(turn.sample([b"7.5", b"8.0", b"8.9", b"9.0", b"12.0"], 2)), log)
+    log = re.sub(
+        rb"expecting compute [\d.]+ got compute [\d.]+",
+        b"expecting compute %s got compute %s" % tuple(turn.sample([b"7.5", b"8.0", b"8.9", b"9.0", b"12.0"], 2)),
+        log,
+    )
     log = re.sub(rb"libcudart\.so\.\d+", b"libcudart.so.%d" % turn.randint(11, 14), log)
     return re.sub(rb"0\.0\.0\.0:8001", b"0.0.0.0:%d" % turn.randint(1024, 65_000), log)
 
@@ -56,15 +57,19 @@ def other_symbols(log: bytes, turn: random.Random) -> bytes:
 def other_paths(log: bytes, turn: random.Random) -> bytes:
     """Other folders of environments, models and engines."""
     site = turn.choice([b"/home/u/.venv/lib/python3.12/site-packages", b"/opt/conda/lib/python3.11/site-packages"])
-    log = log.replace(b"/usr/local/lib/python3.12/dist-packages", site).replace(b"/opt/venv/lib/python3.10/site-packages", site)
+    log = log.replace(b"/usr/local/lib/python3.12/dist-packages", site).replace(
+        b"/opt/venv/lib/python3.10/site-packages", site
+    )
     return log.replace(b"/models/", b"/mnt/weights-%d/" % turn.randint(1, 99)).replace(b"/engines/", b"/data/engines/")
 
 
 def prefixed(log: bytes, turn: random.Random) -> bytes:
     """A container's or the journal's prefix before every line."""
     prefix = turn.choice([
-        lambda i: b"2025-03-04T05:06:%02d.%09dZ " % (i % 60, i), lambda i: b"2025-03-04T05:06:%02d.%09dZ stderr F " % (i % 60, i),
-        lambda i: b"server-1  | ", lambda i: b"Mar  4 05:06:07 node01 server[77]: ",
+        lambda i: b"2025-03-04T05:06:%02d.%09dZ " % (i % 60, i),
+        lambda i: b"2025-03-04T05:06:%02d.%09dZ stderr F " % (i % 60, i),
+        lambda i: b"server-1  | ",
+        lambda i: b"Mar  4 05:06:07 node01 server[77]: ",
     ])  # fmt: skip
     lines = log.split(b"\n")
     if not log.endswith(b"\n"):

@@ -21,6 +21,7 @@ COMMANDS = {
     "restart": ("toolkit.cli.running", "Restart one service."),
     "stop": ("toolkit.cli.running", "Stop one service."),
     "down": ("toolkit.cli.running", "Drain and stop the whole deployment."),
+    "diagnose": ("toolkit.cli.diagnose", "Say why a start failed or stalls."),
     "schema": ("toolkit.cli.files", "Print the JSON Schema of a file, for editors."),
     "completion": ("toolkit.cli.files", "Print the shell completion script."),
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from toolkit.diagnose.model import Verdict
+from toolkit.diagnose.model import Finding, Verdict
 from toolkit.diagnose.needles import Needles
 from toolkit.diagnose.text import Level, Line
 
@@ -77,6 +77,11 @@ class Combination:
     fix: str
     check: str | None
 
+    def concerns(self, found: Finding) -> bool:
+        """True when the evidence gives this finding another meaning."""
+        fits = not self.patterns or found.pattern in self.patterns
+        return fits and found.kind in self.classes and found.verdict != self.unless_verdict
+
 
 @dataclass(frozen=True)
 class Landmark(Rule):
@@ -90,7 +95,7 @@ class Mark(Rule):
 
 @dataclass(frozen=True)
 class Jit(Rule):
-    """A rule about compiling: named ``begun``, ``ended`` or ``stalled``; ``lock``: a silence after it waits for a lock."""
+    """A rule about compiling: ``begun``, ``ended`` or ``stalled``; ``lock``: silence after it means a lock."""
 
     lock: bool = False
 
@@ -122,7 +127,8 @@ class Catalogue:
 def load() -> Catalogue:
     """The catalogue of this package; a fault in the file is a fault of coexist."""
     text = Path(__file__).with_name("patterns.yaml").read_bytes()
-    return parse(yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # both are safe; the one in C is ten times faster
+    return parse(yaml.load(text, Loader=loader))  # noqa: S506
 
 
 def parse(data: Mapping[str, Any]) -> Catalogue:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toolkit.diagnose import text as texts
 from toolkit.diagnose.catalogue import Catalogue, Combination, Pattern, load
-from toolkit.diagnose.model import Context, Diagnosis, Ending, Finding
+from toolkit.diagnose.model import Context, Diagnosis, Ending, Finding, Verdict
 from toolkit.diagnose.reader import Reader, Sign, State, finding
 from toolkit.diagnose.refine import Scene
 from toolkit.diagnose.stream import RawLine, Scanner
@@ -76,7 +76,7 @@ class _Tail:
 
     def errors(self, since: int) -> list[Sign]:
         """The last lines after line ``since`` that look like trouble."""
-        signs = []
+        signs: list[Sign] = []
         for line in reversed(self.lines):
             if line.number <= since or len(signs) == _SHOWN:
                 break
@@ -90,10 +90,9 @@ class _Tail:
         return any(rule.name == mark and rule.search(line) for rule in rules)
 
     def last_pattern(self, context: Context) -> Finding | None:
-        """The finding of a pattern that counts only where the log ends; its root is the first of such lines in a row."""
-        index, found = self.last_of_program(), None
-        for index in range(index, -1, -1):
-            line = self.lines[index]
+        """The finding of a pattern that counts only where the log ends; its root is the first such line in a row."""
+        found = None
+        for line in reversed(self.lines[: self.last_of_program() + 1]):
             scene = Scene(line.number, line.text, line.rank(len(line.message)), {}, context)
             pattern = self._last_rule(line)
             if pattern is None or (found and found.pattern != pattern.name):
@@ -138,7 +137,12 @@ def _explains(soft: Finding, root: Finding, catalogue: Catalogue) -> bool:
 def _failed(state: State, ending: Ending, tail: _Tail) -> bool:
     if state.ready is not None:
         return False
-    return bool(state.errors or tail.errors(0)) or ending.exit_status not in (None, 0) or tail.gone() or not tail.progresses()
+    return (
+        bool(state.errors or tail.errors(0))
+        or ending.exit_status not in (None, 0)
+        or tail.gone()
+        or not tail.progresses()
+    )
 
 
 def _oom_killed(weak: Sequence[Finding]) -> Finding:
@@ -154,9 +158,8 @@ def _combined(found: Finding, state: State, catalogue: Catalogue) -> Finding:
     """The finding in the light of evidence elsewhere in the log."""
     for rule in catalogue.combinations:
         sign = state.evidence.get(rule.evidence)
-        if sign and found.kind in rule.classes and found.verdict != rule.unless_verdict:
-            if not rule.patterns or found.pattern in rule.patterns:
-                return _become(found, rule, sign)
+        if sign and rule.concerns(found):
+            return _become(found, rule, sign)
     return found
 
 
@@ -253,14 +256,14 @@ def _without_cause(state: State, ending: Ending, tail: _Tail) -> Diagnosis:
     failed = ending.exit_status not in (None, 0)
     errors = bool(state.errors or tail.errors(state.ready or 0))
     if state.ready is not None and not (failed and state.shutdown is None):
-        return _healthy("none", "The server came up and nothing in its log says that something is wrong.", "Nothing to do.")
+        return _healthy("none", "The server came up and its log names nothing that is wrong.", "Nothing to do.")
     if _is_loading(state, ending, tail):
-        return _healthy("wait", "The server is still starting; its last line shows progress and nothing is wrong.", "Wait.")
+        return _healthy("wait", "The server is still starting: its last line shows progress.", "Wait.")
     if tail.is_empty:
         advice = "Check that the process was executed at all and where its output goes."
         return Diagnosis("unknown", "stop", f"The log is empty: {_end(ending)}.", advice)
     if ending.sigkill and ending.oom_killed is None and not errors:
-        cause = "The process was killed (SIGKILL) without a word of its own, as the kernel does when host memory runs out."
+        cause = "The process was killed (SIGKILL) without a word, as the kernel does when host memory runs out."
         fix = "Look for an oom_kill in the memory events of the container and give it more host memory."
         return Diagnosis("host_oom", "stop", cause, fix, rule="host-memory")
     return _unknown(state, ending, tail)
@@ -272,8 +275,8 @@ def _is_loading(state: State, ending: Ending, tail: _Tail) -> bool:
     return not (tail.ends_badly() or state.errors or state.unavailable or state.shutdown)
 
 
-def _healthy(verdict: str, summary: str, advice: str) -> Diagnosis:
-    return Diagnosis("healthy", "wait" if verdict == "wait" else "none", summary, advice)
+def _healthy(verdict: Verdict, summary: str, advice: str) -> Diagnosis:
+    return Diagnosis("healthy", verdict, summary, advice)
 
 
 def _unknown(state: State, ending: Ending, tail: _Tail) -> Diagnosis:
@@ -289,10 +292,7 @@ def _unknown(state: State, ending: Ending, tail: _Tail) -> Diagnosis:
 
 def _end(ending: Ending) -> str:
     if ending.exit_status is None:
-        return "nothing is known about this start" if not ending.stalled else "the process lives and is silent"
+        return "the process lives and is silent" if ending.stalled else "how the process ended is not told"
     if ending.exit_status < 0:
         return f"the process was killed by signal {-ending.exit_status}"
     return f"the process exited with status {ending.exit_status}"
-
-
-__all__ = ["Level", "classify"]

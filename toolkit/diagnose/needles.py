@@ -1,4 +1,4 @@
-"""Many short strings searched for at once: a trie as one expression, which skips a line several times faster than a loop."""
+"""Many short strings searched for at once: a trie as one expression skips a line much faster than a loop does."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Needles:
         self._any = re.compile(trie)
         self._each = re.compile(b"(?=(" + trie + b"))")
         self._index: dict[bytes, list[tuple[bytes, frozenset[int]]]] = {one: [] for one in shortest}
-        for needle, orders in users.items():
-            within = next(one for one in shortest if one in needle)
-            self._index[within].append((needle, frozenset(orders)))
+        for text, orders in users.items():
+            within = next(one for one in shortest if one in text)
+            self._index[within].append((text, frozenset(orders)))
 
     def is_in(self, low: bytes) -> bool:
         """True when the line (lower case) holds one of the strings."""

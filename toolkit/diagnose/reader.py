@@ -196,7 +196,7 @@ class Reader:
     def _pattern(self, pattern: Pattern, line: Line, found: re.Match[str]) -> bool:
         """True when the pattern explains the line, so that no other one needs to look at it."""
         level = line.level(found.end())
-        if level < pattern.level or pattern.phase == "last" or not self._is_time_for(pattern) or not self._near(pattern, line):
+        if level < pattern.level or not self._is_time_for(pattern) or not self._near(pattern, line):
             return False
         if pattern.name in self.state.findings:
             return pattern.strength > 1
@@ -212,6 +212,8 @@ class Reader:
         return pattern.strength > 1
 
     def _is_time_for(self, pattern: Pattern) -> bool:
+        if pattern.phase == "last":
+            return False
         if pattern.phase == "shutdown":
             return self._after_shutdown()
         return not self._after_shutdown() and not (self.state.shutdown is not None and pattern.teardown)
@@ -258,6 +260,4 @@ def _sign(line: Line, found: re.Match[str]) -> Sign:
 
 def _last(expression: re.Pattern[str], line: Line, found: re.Match[str]) -> re.Match[str]:
     """The last match in the line: the name that is nearest to what follows."""
-    for found in expression.finditer(line.message, found.start()):
-        pass
-    return found
+    return texts.last_of(expression.finditer(line.message, found.start())) or found

@@ -76,7 +76,7 @@ def torch_oom(captures: Mapping[str, str | None], scene: Scene) -> Refined:
     pid = max(others, key=lambda name: others[name], default=None)
     if pid is None or others[pid] < total * _NEIGHBOUR_SHARE:
         return neighbour(captures, scene)
-    cause = f"Another process ({pid}) already holds {others[pid] / _GIB:.1f} GiB of this GPU, so this server does not fit."
+    cause = f"Another process ({pid}) already holds {others[pid] / _GIB:.1f} GiB of this GPU: this server does not fit."
     fix = "Give every role on the GPU a memory budget, end that process, or place this role on another GPU{ledger|}."
     return Refined(kind="memory_contention", verdict="stop", culprit=f"process {pid}", cause=cause, fix=fix)
 
@@ -117,7 +117,7 @@ def cuda_library(captures: Mapping[str, str | None], scene: Scene) -> Refined:
 
 
 def missing_library(captures: Mapping[str, str | None], scene: Scene) -> Refined:
-    """The CUDA major version that a library's number stands for; the driver's own libraries are the container's part."""
+    """The CUDA major version that a library's number stands for; the driver's libraries are the container's part."""
     library = captures.get("library") or ""
     if library.startswith(("libcuda.so", "libnvidia-")):
         fix = "Give the container the driver's libraries (the NVIDIA container runtime, --gpus), or install the driver."

@@ -63,7 +63,7 @@ def _blocks(pieces: Iterable[bytes | str]) -> Iterator[_Block]:
 class Scanner:
     """Iterates over the lines that may say something; ``look_ahead`` asks for so many more, whatever they say.
 
-    Such a line holds one of ``needles``. A line whose shape (without its digits) was found boring is not looked at again.
+    Such a line holds one of ``needles``. One whose shape (without its digits) was found boring is not looked at again.
     """
 
     def __init__(self, pieces: Iterable[bytes | str], needles: Needles) -> None:

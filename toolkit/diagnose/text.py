@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -38,7 +40,8 @@ _RANK = re.compile(
 
 _PREFIX = re.compile(
     r"(?:"
-    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?(?: (?:DP\d+ )?(?:TP|PP)\d+(?: EP\d+)?)?\]?"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"(?: (?:DP\d+ )?(?:TP|PP)\d+(?: EP\d+)?)?\]?"
     r"(?: (?:stdout|stderr) [FP](?= |$))?[ \t]?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]+ [\w./@-]+(?:\[\d+\])?: "
     r"|\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] ?"
@@ -47,7 +50,8 @@ _PREFIX = re.compile(
     r"|\[\d+,\d+\]<std(?:out|err)>:"
     r"|\d{1,4}: (?=\S)"
     r"|\((?:\w+ )?\w*[ ]?pid=\d+(?:, ip=[\w.]+)?\) ?"
-    r"|(?:ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL)\b:? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?:\[?[\w./-]+\.\w+:\d+\]:? ?)?"
+    r"|(?:ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL)\b:? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?"
+    r"(?:\[?[\w./-]+\.\w+:\d+\]:? ?)?"
     r"|\[TensorRT-LLM\]\[\w+\] ?|\[TRT-LLM\] ?|\[TRT\] ?|\[_torch\] ?|\[RANK \d+\] ?|\[[EWIVDF]\] ?|\[rank\d+\]:? ?"
     r"|\[?[EWIF]\d{4,8} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ +[\w./-]+\.\w+:\d+\] "
     r")"
@@ -76,16 +80,12 @@ class Line:
 
     def level(self, at: int) -> Level:
         """The writer's last word about seriousness before position ``at``."""
-        last = None
-        for last in _LEVEL.finditer(self.text, 0, max(self.body + at, 1)):
-            pass
+        last = last_of(_LEVEL.finditer(self.text, 0, max(self.body + at, 1)))
         return _level_of(last) if last else Level.ERROR
 
     def rank(self, at: int) -> str | None:
         """The rank that wrote position ``at``: ``1`` or ``TP1``."""
-        last = None
-        for last in _RANK.finditer(self.text, 0, max(self.body + at, 1)):
-            pass
+        last = last_of(_RANK.finditer(self.text, 0, max(self.body + at, 1)))
         return next(value for value in last.groups() if value) if last else None
 
     def sentence(self, at: int) -> str:
@@ -93,6 +93,11 @@ class Line:
         end = self.message.find("\r", at)
         found = self.message[self.message.rfind("\r", 0, at) + 1 : end if end >= 0 else len(self.message)]
         return clip(found[body_start(found) :].strip())
+
+
+def last_of(found: Iterator[re.Match[str]]) -> re.Match[str] | None:
+    """The last of the matches."""
+    return next(iter(deque(found, maxlen=1)), None)
 
 
 def clip(text: str, limit: int = 1000) -> str:
@@ -144,9 +149,7 @@ def open_quote(text: str) -> str | None:
     """The quotation mark of a user's text that goes on in the next line; None: there is none."""
     if not quotes(text):
         return None
-    last = None
-    for last in _QUOTED.finditer(text):
-        pass
+    last = last_of(_QUOTED.finditer(text))
     return last["quote"] if last and not last["end"] else None
 
 

@@ -1,0 +1,192 @@
+"""The command that reads a start log: diagnose."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import json
+import platform
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit import __version__
+from toolkit.cli import output
+from toolkit.cli.options import deployment_option, host_option, json_option
+from toolkit.diagnose import Context, Diagnosis, Ending, bundle, classify
+from toolkit.diagnose import follow as following
+from toolkit.diagnose.context import context_of
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.home import Home
+
+_PACKAGES = ("click", "pydantic", "PyYAML", "aiohttp", "nvidia-ml-py", "psutil")
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What to read: a file, or standard input (``path`` None); ``service`` where it is a service's log."""
+
+    path: Path | None
+    service: str | None = None
+    status: dict[str, Any] | None = None
+    goes_on: Callable[[], bool] = lambda: True
+
+
+@click.command("diagnose")
+@click.argument("log", required=False, metavar="[FILE|SERVICE|-]")
+@deployment_option
+@click.option("-f", "--follow", is_flag=True, help="Go on as the log is written; tell every change.")
+@click.option("--exit-code", type=int, metavar="N", help="The exit code of the process (137: killed; or -9).")
+@click.option("--oom-killed/--not-oom-killed", default=None, help="What memory.events of its control group says.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="Output of 'plan --json'.")
+@host_option
+@click.option("--bundle", "bundle_file", type=click.Path(path_type=Path), metavar="OUT.tar.gz",
+              help="Also write a bug report: log, plan, host, versions, without secrets.")  # fmt: skip
+@json_option
+def diagnose_command(
+    *, log: str | None, deployment: str | None, follow: bool, exit_code: int | None, oom_killed: bool | None,
+    plan_file: Path | None, host_file: Path | None, bundle_file: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Say why a start failed or stalls: the decisive line, who is guilty, and whether a restart can help.
+
+    \b
+    coexist diagnose server.log
+    kubectl logs llm-0 --previous | coexist diagnose -
+    coexist diagnose llm -f                      the log of a service of the running deployment
+    """
+    target = _target(log, deployment)
+    plan, host = _document(plan_file), _document(host_file)
+    context = context_of(target.service, plan, host)
+    if follow and target.path is not None:
+        _follow(target, target.path, context, as_json)
+        return
+    data, found = _read(target, Ending(exit_code, oom_killed), context, keep=bundle_file is not None)
+    _show(found, as_json)
+    if bundle_file is not None:
+        _write_bundle(bundle_file, data, found, plan or target.status, host)
+
+
+def _target(log: str | None, deployment: str | None) -> _Target:
+    """A file where one has the name, else a service; standard input for ``-`` and for a pipe without a name."""
+    if log == "-" or (log is None and not sys.stdin.isatty()):
+        return _Target(None)
+    if log is not None and deployment is None and Path(log).exists():
+        return _Target(Path(log))
+    if log is None:
+        raise UsageError("which log?", hint="Give a file, a service, or - for standard input.", code="usage")
+    return _service(log, deployment)
+
+
+def _service(name: str, deployment: str | None) -> _Target:
+    """The log of a service of the deployment that is named, or of the one that wrote such a log last."""
+    from toolkit.supervise.state import StateFolder
+
+    folder = Home.find().states
+    found = [path for path in folder.glob("*/logs/*.log") if deployment in (None, path.parents[1].name)]
+    paths = [path for path in found if path.stem == name]
+    if not paths:
+        raise _no_log(name, deployment, sorted({path.stem for path in found}))
+    path = max(paths, key=lambda each: each.stat().st_mtime)
+    state = StateFolder(path.parents[1])
+    return _Target(path, name, state.status(), lambda: (owner := state.owner()) is not None and owner.alive)
+
+
+def _no_log(name: str, deployment: str | None, known: list[str]) -> ToolkitError:
+    near = difflib.get_close_matches(name, known, 1)
+    of = f" of deployment '{deployment}'" if deployment else ""
+    hint = f"Did you mean '{near[0]}'?" if near else f"Services with a log: {', '.join(known) or 'none'}."
+    return ToolkitError(f"there is no file and no service{of} with a log named '{name}'", hint=hint, code="no_log")
+
+
+def _document(path: Path | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ToolkitError(f"cannot read it as JSON: {error}", str(path), code="bad_file") from error
+    if not isinstance(value, dict):
+        raise ToolkitError("this is not a JSON object", str(path), code="bad_file")
+    return value
+
+
+def _read(target: _Target, ending: Ending, context: Context, keep: bool) -> tuple[bytes, Diagnosis]:
+    """The diagnosis, and the log where it is to be kept for a bundle."""
+    try:
+        if keep:
+            data = target.path.read_bytes() if target.path else sys.stdin.buffer.read()
+            return data, classify([data], ending, context)
+        if target.path:
+            return b"", classify(following.read_pieces(target.path), ending, context)
+        return b"", classify(iter(lambda: sys.stdin.buffer.read(following.CHUNK_BYTES), b""), ending, context)
+    except OSError as error:
+        raise _unreadable(target, error) from error
+
+
+def _follow(target: _Target, path: Path, context: Context, as_json: bool) -> None:
+    try:
+        for found in following.follow(path, context, target.goes_on):
+            _show(found, as_json)
+    except OSError as error:
+        raise _unreadable(target, error) from error
+
+
+def _unreadable(target: _Target, error: OSError) -> ToolkitError:
+    hint = "Give a text file, a service of a deployment, or '-'."
+    return ToolkitError(f"cannot read it: {error.strerror}", str(target.path or "-"), hint, code="no_log")
+
+
+def _show(found: Diagnosis, as_json: bool) -> None:
+    if as_json:
+        output.document(found.document())
+        return
+    where = f" in line {found.root_line}" if found.root_line else ""
+    output.line(f"{found.kind} ({found.verdict.replace('_', ' ')}){where}")
+    rows = [("guilty", found.culprit), ("line", found.line), ("why", found.summary), ("do", found.advice)]
+    rows += [("also", each) for each in found.also]
+    rows += [("check", f"'coexist check' tells this before a start: {found.rule}" if found.rule else None)]
+    for name, text in rows:
+        if text:
+            output.line(f"  {name:7} {text}")
+
+
+def _write_bundle(
+    path: Path, log: bytes, found: Diagnosis, plan: dict[str, Any] | None, host: dict[str, Any] | None
+) -> None:
+    documents = {
+        "diagnosis": {"schema": 1, **found.document()},
+        "plan": plan,
+        "host": host or _this_host(),
+        "versions": _versions(),
+    }
+    names = [getpass.getuser(), socket.gethostname()]
+    files = bundle.write(path, log, documents, names)
+    output.say(f"wrote {path}: {', '.join(files)}; look through it before you send it")
+
+
+def _this_host() -> dict[str, Any] | None:
+    from toolkit import workflow
+    from toolkit.host import record
+
+    try:
+        return record.document(workflow.this_host())
+    except ToolkitError:
+        return None
+
+
+def _versions() -> dict[str, Any]:
+    found = {name: _version(name) for name in _PACKAGES}
+    return {"coexist": __version__, "python": sys.version, "system": platform.platform(), "packages": found}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
