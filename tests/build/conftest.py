@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.build import trtllm_bench
 from tests.build.packages import UNFUSED_CALL, archive, library
 from toolkit.build import BuiltEngine, describe, ensure
 from toolkit.config import load
@@ -74,6 +75,11 @@ def bench(tmp_path: Path) -> Bench:
     made = Bench(tmp_path)
     made.scenario()
     return made
+
+
+@pytest.fixture
+def trtllm(tmp_path: Path) -> trtllm_bench.TrtllmBench:
+    return trtllm_bench.make(tmp_path)
 
 
 @pytest.fixture
