@@ -12,6 +12,7 @@ from toolkit import __version__
 COMMANDS = {
     "init": ("toolkit.cli.files", "Write a first deployment for this host."),
     "host": ("toolkit.cli.machine", "Show what this machine is: GPUs, memory, links, NUMA nodes, CPUs."),
+    "check": ("toolkit.cli.check", "Say whether these can live together, how close, and what to change."),
     "plan": ("toolkit.cli.deploy", "Show who gets what. Changes nothing."),
     "build": ("toolkit.cli.engines", "Make or reuse engines."),
     "engines": ("toolkit.cli.engines", "List, verify or prune the engine store."),

@@ -286,7 +286,16 @@ def mps(case: Case) -> Iterator[Hit]:
     else:
         return
     step = "unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY, or start nvidia-cuda-mps-control -d"
-    yield Hit("mps-daemon", "MPS", None, {"what_mps": what, "step": step})
+    values = {"what_mps": what, "step": step}
+    if _passes_mps_on(case):
+        yield Hit("mps-daemon", "MPS", None, values)
+    else:  # coexist passes the variable on to no service
+        yield Hit("mps-daemon", "MPS", None, values, severity="note", effect="none")
+
+
+def _passes_mps_on(case: Case) -> bool:
+    services = [role.service for role in case.roles if role.service]
+    return case.deployment is None or any("CUDA_MPS_PIPE_DIRECTORY" in service.env for service in services)
 
 
 def ledger(case: Case) -> Iterator[Hit]:

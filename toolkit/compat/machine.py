@@ -102,7 +102,11 @@ def slurm(case: Case) -> Iterator[Hit]:
     names = [name for name in SLURM if name in case.surroundings.environ]
     users = [role for role in case.roles if _starts_mpi(case, role)]
     if names and users:
-        yield Hit("slurm-variables", "SLURM", None, {"names": ", ".join(names)}, tuple(role.name for role in users))
+        values, roles = {"names": ", ".join(names)}, tuple(role.name for role in users)
+        if case.deployment is None:
+            yield Hit("slurm-variables", "SLURM", None, values, roles)
+        else:  # coexist passes none of them on to services
+            yield Hit("slurm-variables", "SLURM", None, values, roles, severity="note", effect="none")
 
 
 def _starts_mpi(case: Case, role: Role) -> bool:

@@ -33,7 +33,7 @@ class EnvironmentView:
     """One Python environment as rules see it. ``packages``: version by normalised name; None: unreadable.
 
     ``requires``: each distribution's requirements as written. ``hypothetical``: versions that nobody installed, so
-    tables are all there is. ``binaries`` None: not looked at.
+    tables are all there is. ``read`` false: it is on another machine. ``binaries`` None: not looked at.
     """
 
     name: str
@@ -50,6 +50,7 @@ class EnvironmentView:
     binaries: Binaries | None = None
     library_path: str | None = None
     hypothetical: bool = False
+    read: bool = True
 
     @property
     def shown_python(self) -> str:

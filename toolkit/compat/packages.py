@@ -36,6 +36,8 @@ DECIDING = (*SERVER_PACKAGES, "torch", "flash-attn", "flash-attn-4", "transforme
 def environments(case: Case) -> Iterator[Hit]:
     """What is wrong with an environment as a whole."""
     for view in case.environments.values():
+        if not view.read:
+            yield Hit("environment-not-read", view.name, view.name)
         for problem in view.problems:
             broken = problem.kind in BROKEN
             text = BROKEN.get(problem.kind) or UNTIDY.get(problem.kind, problem.kind.replace("_", " "))
