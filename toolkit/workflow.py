@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import affinity, build, runtimes
-from toolkit.assemble import grants, launches, needs, paths, reservation
+from toolkit.assemble import beside, grants, launches, needs, paths, reservation
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
 from toolkit.assemble.reservation import Reservation
@@ -74,17 +74,12 @@ def _runtime_fault(deployment: LoadedDeployment, name: str) -> ToolkitError | No
 
 
 def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> Plan:
-    """The plan on what other deployments of this host leave; CPUs that give way are taken only where none are left."""
-    model, wanted = deployment.model, needs.read(deployment.model, found)
+    """The plan on what other deployments of this host leave; for a recorded host, on all of it."""
+    wanted = needs.read(deployment.model, found)
     if host.recorded:
-        return planner.make(model, host, wanted)
-    held, taken = Ledger.of_this_host().grants(), ports.taken()
-    try:
-        return planner.make(model, host, wanted, ports_taken=taken, grants=grants.held(held, True))
-    except ToolkitError as refusal:
-        if refusal.details.get("resource") != "cpus":
-            raise
-    return planner.make(model, host, wanted, ports_taken=taken, grants=grants.held(held, False))
+        return planner.make(deployment.model, host, wanted)
+    held = Ledger.of_this_host().grants()
+    return beside.make(deployment.model, host, wanted, held=held, ports_taken=ports.taken())
 
 
 def build_engines(

@@ -107,3 +107,20 @@ def test_a_part_that_another_deployment_holds_counts_once_and_leaves_no_room_for
 def test_cpus_that_another_deployment_holds_are_not_given():
     plan = make(deployment(a={"cpus": 2}), host(cores=4), grants=[Grant("other", cpus=(0, 1))])
     assert plan.services[0].cpus == (2, 3)
+
+
+def test_use_that_a_container_hides_is_a_deployments_up_to_its_grant_and_the_rest_an_unknown_holders():
+    hidden = Holder(pid=None, name=None, used_bytes=25 * GIB)
+    busy = host(gpu(0, used_bytes=25 * GIB, holders=(hidden,)))
+    held = [Grant("other", devices={"GPU-00-abc": 20 * GIB}, pids=frozenset({7}))]
+    line = make(deployment(a=shared("8GiB")), busy, grants=held).ledger[0]
+    assert [(r.size_bytes // GIB, r.purpose) for r in line.reserved if r.service is None] == [
+        (5, "unknown holder"),
+        (20, "held by other"),
+    ]
+
+
+def test_the_drivers_own_memory_is_told_as_the_drivers():
+    own = Holder(pid=None, name="driver", used_bytes=GIB)
+    line = make(deployment(a={"gpus": 1, "gpu_memory": "4GiB"}), host(gpu(0, used_bytes=GIB, holders=(own,)))).ledger[0]
+    assert [r.purpose for r in line.reserved if r.service is None] == ["the driver"]

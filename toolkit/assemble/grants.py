@@ -46,9 +46,12 @@ def _grantable(device: Device, others: Sequence[Held]) -> int | None:
     return device.usable_bytes + sum(ceil_mib(held.devices.get(device.uuid) or 0) for held in others)
 
 
-def held(grants: Sequence[Grant], with_shared_cpus: bool = True) -> tuple[Held, ...]:
-    """What other deployments hold, as the planner takes it; CPUs that give way only when asked for."""
-    return tuple(_held(grant, with_shared_cpus or not grant.request.cpus_shared) for grant in grants)
+def held(grants: Sequence[Grant], own: str | None = None, *, with_shared_cpus: bool = True) -> tuple[Held, ...]:
+    """What other deployments hold, as the planner takes it; CPUs that give way only when asked for.
+
+    The deployment named ``own`` holds nothing against itself, but what its processes use is nobody else's.
+    """
+    return tuple(_held(grant, own, with_shared_cpus or not grant.request.cpus_shared) for grant in grants)
 
 
 def processes_of(owner: Owner) -> frozenset[int]:
@@ -58,12 +61,18 @@ def processes_of(owner: Owner) -> frozenset[int]:
     return frozenset(process_tree([owner.pid]))
 
 
-def _held(grant: Grant, with_cpus: bool) -> Held:
-    request = grant.request
+def _held(grant: Grant, own: str | None, with_cpus: bool) -> Held:
+    request, pids = grant.request, processes_of(grant.owner)
+    if grant.owner.deployment == own:
+        return Held(owner=_name(grant.owner), pids=pids)
     return Held(
-        owner=f"deployment '{grant.owner.deployment}'",
+        owner=_name(grant.owner),
         cpus=request.cpus if with_cpus else (),
         devices={claim.uuid: claim.memory_bytes if claim.share else None for claim in request.gpus},
         ports=request.ports,
-        pids=processes_of(grant.owner),
+        pids=pids,
     )
+
+
+def _name(owner: Owner) -> str:
+    return f"deployment '{owner.deployment}'"

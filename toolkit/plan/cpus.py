@@ -62,18 +62,26 @@ def _refuse_if(wish: CoreWish, bad: Sequence[int], why: str, *others: str) -> No
         )
 
 
-def too_few(wishes: Sequence[CoreWish], cores: CorePool, host: Host) -> ToolkitError:
+def too_few(wishes: Sequence[CoreWish], cores: CorePool, host: Host, held: Mapping[int, str]) -> ToolkitError:
     """The refusal when whole cores do not suffice: counted in CPUs, and in CPUs of whole cores where those would do."""
+    others = _holders(held)
     free = sum(len(core.cpus) for region in cores.regions for core in region.cores)
     wanted = sum(wish.cpus or 0 for wish in wishes)
     autos = any(wish.is_auto for wish in wishes)
     if wanted + autos <= free:
         wanted = sum(cores.bundles_for(wish.cpus or 0) * cores.width for wish in wishes)
-        what = f"{wanted + autos * cores.width} CPUs in whole cores are needed, and {free} are free"
+        what = f"{wanted + autos * cores.width} CPUs in whole cores are needed, and {free} are free{others}"
         hint = "Ask for fewer, or share a core's threads by naming CPUs exactly."
         return _refusal(what, wishes, max(wanted + autos * cores.width, free + 1), free, hint)
-    what = f"{wanted + autos} CPUs are needed, and {free} of {len(host.cpus_allowed)} allowed ones are free"
+    what = f"{wanted + autos} CPUs are needed, and {free} of {len(host.cpus_allowed)} allowed ones are free{others}"
     return _refusal(what, wishes, wanted + autos, free)
+
+
+def _holders(held: Mapping[int, str]) -> str:
+    """Who holds which CPUs, as the end of a sentence."""
+    owners = dict.fromkeys(held.values())
+    lists = (f"{o} holds {format_cpu_list(cpu for cpu in held if held[cpu] == o)}" for o in owners)
+    return "".join(f"; {each}" for each in lists)
 
 
 def _refusal(

@@ -12,6 +12,8 @@ from toolkit.plan.model import Grant, Reservation
 from toolkit.plan.refusal import count, does_not_fit, listed
 from toolkit.units import MIB, format_cpu_list
 
+UNKNOWN = "unknown holder"
+
 
 @dataclass(frozen=True)
 class Device:
@@ -135,19 +137,30 @@ def _granted(uuid: str, grants: Sequence[Grant]) -> Iterable[Reservation]:
 def _foreign(part: Gpu | MigDevice, grants: Sequence[Grant]) -> Iterable[Reservation]:
     """What processes of no deployment hold: named holders first, then the rest of what the driver counts as used."""
     ours = {pid for grant in grants for pid in grant.pids}
-    in_grants = sum(h.used_bytes or 0 for h in part.holders if h.pid in ours)
+    in_grants = sum(h.used_bytes or 0 for h in part.holders if h.pid in ours) + _hidden_bytes(part, grants)
     strangers = [holder for holder in part.holders if holder.pid not in ours]
-    named = [Reservation(None, ceil_mib(h.used_bytes), _holder(h)) for h in strangers if h.used_bytes]
+    named = [Reservation(None, ceil_mib(h.used_bytes), _holder(h)) for h in strangers if h.used_bytes and _is_named(h)]
     yield from named
     rest = ceil_mib(max(0, (part.used_bytes or 0) - in_grants)) - sum(r.size_bytes for r in named)
     if rest > 0:
         unmeasured = [_holder(holder) for holder in strangers if holder.used_bytes is None]
-        yield Reservation(None, rest, listed(unmeasured) if unmeasured else "unknown holder")
+        yield Reservation(None, rest, listed(unmeasured) if unmeasured else UNKNOWN)
+
+
+def _hidden_bytes(part: Gpu | MigDevice, grants: Sequence[Grant]) -> int:
+    """Use by nobody we can see that is a deployment's, at most what it was granted: a container hides its pids."""
+    seen = {holder.pid for holder in part.holders}
+    granted = sum(grant.devices.get(part.uuid) or 0 for grant in grants if not seen & grant.pids)
+    return min(granted, sum(holder.used_bytes or 0 for holder in part.holders if not _is_named(holder)))
+
+
+def _is_named(holder: Holder) -> bool:
+    return holder.pid is not None or holder.name is not None
 
 
 def _holder(holder: Holder) -> str:
     if holder.pid is None:
-        return "unknown holder"
+        return f"the {holder.name}" if holder.name else UNKNOWN
     return f"{holder.name or 'process'} (pid {holder.pid})"
 
 

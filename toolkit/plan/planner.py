@@ -41,6 +41,7 @@ class _Task:
     wishes: tuple[CoreWish, ...]
     pool: CorePool
     quota_left: int | None
+    cpus_held: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def _task(deployment: Deployment, host: Host, needs: Mapping[str, Need], grants:
         wishes=wishes,
         pool=cpus.pool_for(wishes, host, near, held),
         quota_left=quota_left,
+        cpus_held=held,
     )
 
 
@@ -156,7 +158,7 @@ def _cores(task: _Task, placed: _Placed) -> dict[str, CoreGrant]:
     claimants = [_claimant(task, placed, one) for one in task.wishes if one.exact is None]
     granted = share_out(claimants, task.pool, task.quota_left)
     if granted is None:
-        raise cpus.too_few(task.wishes, task.pool, task.host)
+        raise cpus.too_few(task.wishes, task.pool, task.host, task.cpus_held)
     exact = {
         one.name: CoreGrant(one.exact, cpus.remote_cpus(one.exact, placed.reach(one.name), task.near))
         for one in task.wishes
