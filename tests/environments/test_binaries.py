@@ -186,6 +186,19 @@ def test_tensorrt_is_loaded_before_what_needs_it(compile_library: Compiler, venv
     assert found["lone.so"] == ["libnvinfer.so.10"]
 
 
+def test_files_that_a_package_loads_itself_are_taken_to_be_there(
+    compile_library: Compiler, venv: Path, site: Path
+) -> None:
+    inner = compile_library("libtriton.so", 'extern "C" int inner() { return 1; }', folder=site / "triton/_C")
+    source = 'extern "C" int inner(); int use() { return inner(); }'
+    file = compile_library("plugin.so", source, needs=[inner], folder=site / "triton/plugins")
+    stranger = compile_library("stranger.so", source, needs=[inner], folder=site / "vllm")
+    found = {binary.extension.path: binary for binary in judge(venv).files}
+    assert (found[file].mismatches, found[file].after) == ((), (inner,))
+    assert [m.asked for m in found[stranger].mismatches] == ["libtriton.so"]
+    assert found[stranger].after == ()
+
+
 def test_a_libstdcxx_that_is_too_old_is_told(compile_library: Compiler, venv: Path, site: Path, tmp_path: Path) -> None:
     file = compile_library(
         "new.so", "#include <string>\nstd::string f(int n) { return std::to_string(n); }", folder=site / "vllm"

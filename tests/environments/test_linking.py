@@ -212,6 +212,20 @@ def test_symbols_that_a_missing_library_may_bring_stay_undecided(compile_library
     assert not resolution.loads
 
 
+def test_a_symbol_linked_against_a_missing_library_is_undecided_even_where_another_has_its_name(
+    compile_library: Compiler,
+) -> None:
+    new = versioned(compile_library, "new", "V_1")
+    source = 'extern "C" int at_V_1(); int use() { return at_V_1(); }'
+    file = compile_library("user.so", source, needs=[new], soname="")
+    new.unlink()
+    namesake = compile_library("libother.so", 'extern "C" int at_V_1() { return 1; }', flags=["-Wl,--default-symver"])
+    running = process()
+    running.load(namesake, public=True)
+    resolution = running.load(file)
+    assert (resolution.unresolved, resolution.undecided) == ((), 1)
+
+
 def test_loading_in_a_copy_leaves_the_process_as_it_was(compile_library: Compiler, folders: Path) -> None:
     running = process()
     before = [mapped.path for mapped in running.maps]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.environments.conftest import POISON, Compiler, Torch, install
+from toolkit import environments
 from toolkit.environments import binaries, reading
 from toolkit.environments.model import Environment
 
@@ -38,6 +39,12 @@ def test_the_tests_own_environment_is_read_without_its_heavy_packages() -> None:
     assert environment.find("pytest") is not None
     assert environment.find("not-installed") is None
     assert not {"torch", "numpy", "transformers"} & (set(sys.modules) - before)
+
+
+def test_what_others_need_is_at_the_rooms_door() -> None:
+    files = environments.Files()
+    environment = environments.read(Path(sys.executable), files=files)
+    assert environments.read_binaries(environment, files=files).torch_mismatches == ()
 
 
 def test_an_empty_place_is_an_environment_with_problems(tmp_path: Path) -> None:

@@ -93,6 +93,21 @@ def test_a_torchvision_built_for_an_older_torch_is_guilty_by_its_symbols(downloa
     assert [(c.required_by, c.found) for c in conflicts if c.name == "torch"] == [("torchvision", str(version))]
 
 
+def test_a_torchvision_of_the_old_cxx11_abi_is_guilty_by_its_symbols(download: Path) -> None:
+    version, _ = torch_here()
+    if version < Version("2.13"):
+        pytest.skip(f"written for torch 2.13 and later; this one is {version}")
+    folder = unpack(download, "torchvision==0.20.1")
+    for name in ("torchvision/_C.so", "torchvision/image.so"):
+        first = judge(folder)[name].mismatches[0]
+        assert (first.reason, first.guilty, first.asked, first.here) == ("cxx11_abi", folder / name, "old", "new")
+        assert "std::string" in (first.symbols[0].evidence or pytest.fail("nothing weighed")).asked
+    release = {m.reason: m for m in judge(folder)["torchvision/image.so"].mismatches}["release"]
+    assert (release.built_for, release.told_by) == ("older", "symbols")
+    assert "c10::basic_string_view<char>" in release.asked
+    assert "std::basic_string_view<char" in (release.here or "")
+
+
 @pytest.mark.parametrize("requirement", ["xxhash==3.8.1", "msgpack==1.1.2", "lxml==6.0.2", "orjson==3.11.4"])
 def test_healthy_wheels_have_no_mismatch(download: Path, requirement: str) -> None:
     folder = unpack(download, requirement)

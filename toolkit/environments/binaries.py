@@ -24,6 +24,7 @@ CUDA_WHEELS = (
     ("cublas", "libcublas"),
     ("cudnn", "libcudnn"),
     ("cuda_nvrtc", "libnvrtc"),
+    ("cuda_nvrtc", "libnvrtc-builtins"),
     ("cuda_runtime", "libcudart"),
     ("cuda_cupti", "libcupti"),
     ("cufft", "libcufft"),
@@ -47,11 +48,15 @@ DRIVER_VERSION = re.compile(r"(?:Kernel Module(?: for \w+)?\s+|libcuda\.so\.)(\d
 
 @dataclass(frozen=True)
 class Binary:
-    """One compiled file that counts. ``cuda_major``: of the CUDA libraries it names; None: it names none."""
+    """One compiled file that counts. ``cuda_major``: of the CUDA libraries it names; None: it names none.
+
+    ``after``: files of its own package that are taken to be loaded before it, since the loader would not find them.
+    """
 
     extension: Extension
     resolution: Resolution
     gpu_code: GpuCode
+    after: tuple[Path, ...] = ()
     cuda_major: int | None = None
     origins: tuple[Origin, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
@@ -113,7 +118,7 @@ def read(
         torch,
         tuple(found for resolution in torch for found in mismatch.find(resolution, environment.torch)),
         _torch_gpu_code(environment.torch),
-        tuple(_judge(extension, process, environment) for extension in chosen.extensions),
+        tuple(_judge(extension, process, environment, chosen) for extension in chosen.extensions),
         chosen,
         driver_library(process, driver_text),
     )
@@ -183,21 +188,34 @@ def _cuda_wheels(environment: Environment) -> Iterator[Path]:
                 break
 
 
-def _judge(extension: Extension, imported: Process, environment: Environment) -> Binary:
+def _judge(extension: Extension, imported: Process, environment: Environment, chosen: Selection) -> Binary:
     process = imported.copy()
     for path in _loaded_first(extension, environment):
         process.load(path)
-    resolution = process.load(extension.path)
+    alone = process.copy().load(extension.path)
+    after = tuple(_own_files(alone, extension, chosen)) if alone.missing else ()
+    for path in after:
+        process.load(path)
+    resolution = process.load(extension.path) if after else alone
     distribution = environment.find(extension.distribution) if extension.distribution else None
     stated = origins.of(distribution) if distribution else ()
     return Binary(
         extension,
         resolution,
         fatbin.read(extension.path),
+        after,
         torch_files.cuda_major(process.files.elf(extension.path).needed),
         stated,
         mismatch.find(resolution, environment.torch, stated),
     )
+
+
+def _own_files(resolution: Resolution, extension: Extension, chosen: Selection) -> Iterator[Path]:
+    """Missing libraries that are files of the same package: a package loads those itself, by their full paths."""
+    missing = {library.name for library in resolution.missing}
+    for other in chosen.extensions:
+        if other.path.name in missing and other.package == extension.package:
+            yield other.path
 
 
 def _loaded_first(extension: Extension, environment: Environment) -> Iterator[Path]:

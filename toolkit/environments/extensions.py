@@ -32,12 +32,14 @@ MAX_FILES = 20_000
 class Extension:
     """One compiled file that counts.
 
-    ``reason``: ``package`` (its package is known to matter), ``torch`` (it needs torch's libraries) or ``asked``.
-    ``recorded_bytes``: the size its installer wrote down; None: nothing written. ``size_bytes``: what it has now.
+    ``package``: the first part of its path below ``sys.path``. ``reason``: ``package`` (that one is known to matter),
+    ``torch`` (it needs torch's libraries) or ``asked``. ``recorded_bytes``: the size its installer wrote down; None:
+    nothing written. ``size_bytes``: what it has now.
     """
 
     path: Path
     reason: str
+    package: str = ""
     distribution: str | None = None
     recorded_bytes: int | None = None
     size_bytes: int | None = None
@@ -86,6 +88,7 @@ def select(environment: Environment, files: Files, *, everything: bool = False) 
         found = Extension(
             candidate.path,
             reason,
+            relative.split("/", 1)[0],
             candidate.distribution,
             candidate.recorded_bytes,
             files.elf(candidate.path).size_bytes if known else None,
@@ -119,7 +122,7 @@ def _recorded(distribution: Distribution) -> Iterator[tuple[Extension, str]]:
     text = record_text(distribution)
     for name, _, size in RECORD_LINE.findall(text):
         path = Path(os.path.normpath(distribution.folder / name))
-        yield Extension(path, "", distribution.name, int(size) if size else None), name
+        yield Extension(path, "", "", distribution.name, int(size) if size else None), name
 
 
 def _in_known_packages(folder: Path, seen: set[str]) -> Iterator[tuple[Extension, str]]:

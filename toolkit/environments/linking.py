@@ -44,12 +44,16 @@ class MissingVersion:
 
 @dataclass(frozen=True)
 class Unresolved:
-    """A symbol some file cannot do without and nothing loaded exports; ``evidence`` None: not weighed."""
+    """A symbol some file cannot do without and nothing loaded exports.
+
+    ``library``: the file its version was linked against. ``evidence`` None: not weighed.
+    """
 
     asked_by: Path
     symbol: str
     version: str | None
     evidence: Evidence | None = None
+    library: str | None = None
 
 
 @dataclass(frozen=True)
@@ -225,9 +229,9 @@ class Process:
     def _check(self, root: Mapped, libraries: list[Library], new: list[Mapped], scope: list[Mapped]) -> Resolution:
         errors = tuple((m.path, error) for m in new if (error := self._error(m.file)))
         readable = [m for m in new if not self._error(m.file)]
-        lost = any(library.path is None for library in libraries)
+        lost = {library.name for library in libraries if library.path is None}
         unresolved = [u for m in readable for u in self._unresolved(m, scope)]
-        kept = [u for u in unresolved if not lost or (u.evidence and u.evidence.kind != "absent")]
+        kept = [u for u in unresolved if not _may_come_from(lost, u)]
         return Resolution(
             root.path,
             tuple(libraries),
@@ -259,12 +263,18 @@ class Process:
         guilty = [suspect for suspect in suspects if suspect.number in bound]
         weighed = [(s, weigh(s, tables)) for s in guilty[:MAX_EVIDENCE]]
         rest = [(s, None) for s in guilty[MAX_EVIDENCE:]]
-        return [Unresolved(mapped.path, s.name, s.version, proof) for s, proof in (*weighed, *rest)]
+        return [Unresolved(mapped.path, s.name, s.version, proof, s.library) for s, proof in (*weighed, *rest)]
 
     def _is_there(self, symbol: Undefined, tables: list[SymbolTable]) -> bool:
         if self.assume_python and evidence.owner_of(symbol.name) == "python":
             return True
         return any(table.exports(symbol.name, symbol.version) for table in tables)
+
+
+def _may_come_from(lost: set[str], symbol: Unresolved) -> bool:
+    """Whether a missing library explains the symbol: it was linked against it, or nothing loaded knows its name."""
+    absent = symbol.evidence is None or symbol.evidence.kind == "absent"
+    return symbol.library in lost or (bool(lost) and absent)
 
 
 def weigh(symbol: Undefined, tables: Iterable[SymbolTable]) -> Evidence:

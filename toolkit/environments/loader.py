@@ -18,7 +18,7 @@ from toolkit.environments.elf import ElfFile
 from toolkit.environments.ld_cache import LdCache
 from toolkit.environments.symbols import SymbolTable
 
-Via = Literal["path", "loaded", "rpath", "ld_library_path", "runpath", "cache", "default", "preload"]
+Via = Literal["path", "loaded", "rpath", "ld_library_path", "runpath", "cache", "default"]
 
 # CPU flags by level: the x86-64 psABI, micro-architecture levels.
 LEVELS = {

@@ -72,7 +72,7 @@ def _by_symbols(resolution: Resolution, torch: TorchFacts | None, told: tuple[Or
     for symbol in resolution.unresolved:
         by_abi = _abi_of(symbol, torch) is not None
         groups.setdefault((symbol.asked_by, owner_of(symbol.symbol, symbol.version), by_abi), []).append(symbol)
-    for (path, owner, by_abi), symbols in groups.items():
+    for (path, owner, by_abi), symbols in sorted(groups.items(), key=lambda item: not item[0][2]):
         if by_abi:
             asked = next(abi for s in symbols if (abi := _abi_of(s, torch)))
             here: Abi = "old" if asked == "new" else "new"
@@ -94,7 +94,7 @@ def _release(
     path: Path, owner: Owner | None, symbols: list[Unresolved], torch: TorchFacts | None, told: tuple[Origin, ...]
 ) -> Mismatch:
     ages = [s.evidence.built_for for s in symbols if s.evidence and s.evidence.built_for]
-    first = symbols[0].evidence
+    first = next((s.evidence for s in symbols if s.evidence and s.evidence.built_for), symbols[0].evidence)
     asked = first.asked if first else symbols[0].symbol
     here = first.exported[0] if first and first.exported else None
     if ages:
