@@ -76,11 +76,13 @@ class Combination:
     cause: str
     fix: str
     check: str | None
+    seen: str
 
-    def concerns(self, found: Finding) -> bool:
-        """True when the evidence gives this finding another meaning."""
+    def concerns(self, found: Finding, first: int, last: int) -> bool:
+        """True when the evidence, seen first and last in those lines, gives this finding another meaning."""
         fits = not self.patterns or found.pattern in self.patterns
-        return fits and found.kind in self.classes and found.verdict != self.unless_verdict
+        in_time = {"before": first < found.number, "after": last > found.number}.get(self.seen, True)
+        return fits and in_time and found.kind in self.classes and found.verdict != self.unless_verdict
 
 
 @dataclass(frozen=True)
@@ -172,5 +174,5 @@ def _combination(entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> Combi
     return Combination(
         entry["evidence"], frozenset(entry["classes"]), frozenset(entry.get("patterns", ())),
         entry.get("unless", {}).get("verdict"), entry["becomes"], defaults["verdict"], entry["root"] == "evidence",
-        culprit, entry["cause"], entry["fix"], defaults.get("rule"),
+        culprit, entry["cause"], entry["fix"], defaults.get("rule"), entry["seen"],
     )  # fmt: skip

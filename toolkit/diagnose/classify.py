@@ -43,7 +43,7 @@ class _Tail:
 
     def __init__(self, lines: Sequence[RawLine], catalogue: Catalogue) -> None:
         made = [texts.make(line.number, line.text) for line in lines]
-        self.lines = [line for line in made if line.message.strip()]
+        self.lines = [line for line in made if line.message.strip(" \t\r+-|=")]
         self.catalogue = catalogue
 
     @property
@@ -64,7 +64,10 @@ class _Tail:
     def progresses(self) -> bool:
         """The last line of the program shows a start under way."""
         index = self.last_of_program()
-        return index >= 0 and self.catalogue.is_progress(self.lines[index].text)
+        if index < 0:
+            return False
+        line = self.lines[index]
+        return line.level(len(line.message)) < Level.ERROR or self.catalogue.is_progress(line.message)
 
     def ends_badly(self) -> bool:
         """One of the last lines says that something failed."""
@@ -73,6 +76,11 @@ class _Tail:
     def _is_trouble(self, line: texts.Line) -> bool:
         found = self.catalogue.suspicious.search(line.message)
         return bool(found and line.level(found.end()) >= Level.ERROR and not self._is(line, "benign"))
+
+    def ends_with(self, pattern: str) -> bool:
+        """The last line of the program is one that the pattern matches."""
+        line = self.lines[self.last_of_program()]
+        return any(rule.name == pattern and rule.search(line) for rule in self.catalogue.patterns)
 
     def errors(self, since: int) -> list[Sign]:
         """The last lines after line ``since`` that look like trouble."""
@@ -117,7 +125,7 @@ def _chosen(state: State, ending: Ending, tail: _Tail) -> Finding | None:
     soft = [one for one in findings if one.strength == _SOFT]
     if roots:
         return next((one for one in soft if _explains(one, roots[0], tail.catalogue)), roots[0])
-    if soft and _failed(state, ending, tail):
+    if soft and (_failed(state, ending, tail) or tail.ends_with(soft[0].pattern)):
         return soft[0]
     weak = [one for one in findings if one.strength == _WEAK]
     if ending.oom_killed:
@@ -157,9 +165,10 @@ def _oom_killed(weak: Sequence[Finding]) -> Finding:
 def _combined(found: Finding, state: State, catalogue: Catalogue) -> Finding:
     """The finding in the light of evidence elsewhere in the log."""
     for rule in catalogue.combinations:
-        sign = state.evidence.get(rule.evidence)
-        if sign and rule.concerns(found):
-            return _become(found, rule, sign)
+        if rule.evidence in state.evidence:
+            sign, last = state.evidence[rule.evidence]
+            if rule.concerns(found, sign.number, last):
+                return _become(found, rule, sign)
     return found
 
 

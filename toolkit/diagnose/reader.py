@@ -10,13 +10,14 @@ from toolkit.diagnose import text as texts
 from toolkit.diagnose.catalogue import Catalogue, Evidence, Jit, Landmark, Mark, Pattern
 from toolkit.diagnose.model import Context, Finding
 from toolkit.diagnose.refine import REFINEMENTS, Refined, Scene, derived
-from toolkit.diagnose.stream import RawLine, Scanner
+from toolkit.diagnose.stream import OVERLAP_BYTES, RawLine, Scanner
 from toolkit.diagnose.template import fill, known
 from toolkit.diagnose.text import Level, Line
 
 SEEK_LINES = 15
 GLUE_LINES = 6
 QUOTE_LINES = 40
+LONG_BYTES = 64 * 1024
 _RANK_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
 _MAX_OPEN = 64
 MAX_ERRORS = 3
@@ -36,7 +37,7 @@ class State:
     """All that is remembered of the lines read. A new life of the program begins with a new one."""
 
     findings: dict[str, Finding] = field(default_factory=dict)
-    evidence: dict[str, Sign] = field(default_factory=dict)
+    evidence: dict[str, tuple[Sign, int]] = field(default_factory=dict)
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
     started: int | None = None
     ready: int | None = None
@@ -78,6 +79,9 @@ class Reader:
 
     def _whole(self, raw: RawLine) -> Iterator[tuple[int, str]]:
         """The line; where the output of ranks ran into one another, one text for each, joined to its other half."""
+        if len(raw.data) > LONG_BYTES:
+            yield from self._windows(raw)
+            return
         text = self._unquoted(raw.text)
         tags = list(_RANK_TAG.finditer(text))
         if len(tags) < 2 and not (tags and tags[0][1] in self._cut):
@@ -96,6 +100,13 @@ class Reader:
                 yield number, part
         if len(self._cut) > _MAX_OPEN:
             self._cut.clear()
+
+    def _windows(self, raw: RawLine) -> Iterator[tuple[int, str]]:
+        """The parts of a very long line that hold a needle."""
+        for at in range(0, len(raw.data), LONG_BYTES):
+            part = raw.data[at : at + LONG_BYTES + OVERLAP_BYTES]
+            if self._catalogue.needles.is_in(part.lower()):
+                yield raw.number, part.decode(errors="replace")
 
     def _unquoted(self, text: str) -> str:
         """The line without what goes on of a user's text from the lines before."""
@@ -138,7 +149,8 @@ class Reader:
         elif isinstance(rule, Landmark):
             self.state.seen[rule.name] = (line.number, _last(rule.expressions[0], line, found)["value"])
         elif isinstance(rule, Evidence):
-            self.state.evidence.setdefault(rule.name, _sign(line, found))
+            first, _ = self.state.evidence.get(rule.name, (_sign(line, found), 0))
+            self.state.evidence[rule.name] = (first, line.number)
         elif isinstance(rule, Jit):
             self._jit(rule, line, found)
 
