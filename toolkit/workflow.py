@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import affinity, build, runtimes
-from toolkit.assemble import beside, grants, launches, needs, paths, reservation
+from toolkit.assemble import adoption, beside, build_machine, grants, launches, needs, paths, reservation
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
 from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine, reference
+from toolkit.build.trtllm_adopt import Finding, adopt
+from toolkit.build.trtllm_machine import Machine
 from toolkit.config import init as first_deployment
 from toolkit.config import load
 from toolkit.config.faults import suggestion
 from toolkit.config.load import LoadedDeployment, LoadedRecipe
-from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.errors import ManyFaultsError, ToolkitError, UsageError
 from toolkit.home import Home
 from toolkit.host import probe
 from toolkit.host import record as host_record
@@ -29,7 +31,7 @@ from toolkit.plan import planner
 from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner
 from toolkit.runtimes import flash
-from toolkit.store import Store, Use
+from toolkit.store import Entry, Store, Use
 from toolkit.supervise import ports
 from toolkit.supervise.supervisor import Supervisor
 
@@ -88,38 +90,86 @@ def build_engines(
     """Every engine of the deployment, made or reused, for the device of the service that uses it."""
     built = {}
     for name, engine in found.engines.items():
-        device = device_of(deployment, name)
-        built[name] = build.ensure(engine.recipe, engine.python, store, force=force, report=report, device=device)
+        built[name] = build.ensure(
+            engine.recipe,
+            engine.python,
+            store,
+            force=force,
+            report=report,
+            device=device_of(deployment, name),
+            machine=this_build_machine,
+        )
         if built[name].reused:
             report(f"reused {built[name].path}")
     return built
 
 
 def build_file(
-    file: Path, home: Home, report: Report, *, only: str | None = None, dry_run: bool = False, force: bool = False
+    file: Path,
+    home: Home,
+    report: Report,
+    *,
+    only: str | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    trtllm_version: str | None = None,
 ) -> list[BuiltEngine]:
     """The engines of a deployment or of one recipe, made, reused or (``dry_run``) described.
+
+    ``trtllm_version``: describe them as with that TensorRT-LLM, which need not be installed.
 
     Raises: ToolkitError, also when there is no engine ``only``.
     """
     store = Store(home.root)
-    wanted = _engines_of(file, only)
+    wanted = _engines_of(file, only, what_if=trtllm_version is not None)
+    if trtllm_version is not None:
+        _check_what_if(file, wanted, dry_run)
+    ask = this_build_machine
     if dry_run:
-        return [build.describe(recipe, python, store, device=device) for recipe, python, device in wanted]
-    return [build.ensure(*each[:2], store, force=force, report=report, device=each[2]) for each in wanted]
+        return [
+            build.describe(recipe, python, store, device=device, machine=ask, trtllm_version=trtllm_version)
+            for recipe, python, device in wanted
+        ]
+    return [build.ensure(*each[:2], store, force=force, report=report, device=each[2], machine=ask) for each in wanted]
+
+
+def _check_what_if(file: Path, wanted: list[tuple[LoadedRecipe, Path, str | None]], dry_run: bool) -> None:
+    """Raises ToolkitError when naming a release would change nothing."""
+    if not dry_run:
+        raise UsageError("--trtllm-version is for looking only", hint="Add --dry-run.", code="usage")
+    if not any(recipe.model.builder == "trtllm" for recipe, _, _ in wanted):
+        raise ToolkitError("no engine of it is built with TensorRT-LLM", str(file), "Remove --trtllm-version.")
+
+
+def this_build_machine() -> Machine:
+    """This machine as a build sees it."""
+    return build_machine.of(this_host())
+
+
+def adopt_engine(
+    folder: Path, home: Home, *, name: str | None, config: Path | None, engine: str | None, python: Path | None
+) -> tuple[Entry, tuple[Finding, ...]]:
+    """An engine that somebody else built, judged and copied into the store.
+
+    Raises: ToolkitError when it cannot be served here; nothing is adopted then.
+    """
+    around = adoption.surroundings(this_host(), os.environ, config=config, engine=engine, python=python)
+    return adopt(folder, Store(home.root), around, name)
 
 
 def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home) -> dict[str, Engine]:
     """Where each engine is or will be; nothing is built."""
     store = Store(home.root)
     described = {
-        name: build.describe(each.recipe, each.python, store, device=device_of(deployment, name))
+        name: build.describe(
+            each.recipe, each.python, store, device=device_of(deployment, name), machine=this_build_machine
+        )
         for name, each in found.engines.items()
     }
     return {name: Engine(each.path, each.fingerprint, each.info) for name, each in described.items()}
 
 
-def _engines_of(file: Path, only: str | None) -> list[tuple[LoadedRecipe, Path, str | None]]:
+def _engines_of(file: Path, only: str | None, *, what_if: bool = False) -> list[tuple[LoadedRecipe, Path, str | None]]:
     """Recipe, interpreter and device of each engine that a file names."""
     if load.kind(file) == "recipe":
         recipe = load.recipe(file)
@@ -128,7 +178,8 @@ def _engines_of(file: Path, only: str | None) -> list[tuple[LoadedRecipe, Path, 
     else:
         deployment = load.deployment(file)
         names = list(deployment.model.engines)
-        found = {name: paths.engine(deployment, name) for name in names}
+        look = build_machine.engine_as_written if what_if else paths.engine
+        found = {name: look(deployment, name) for name in names}
         engines = [(each.recipe, each.python, device_of(deployment, name)) for name, each in found.items()]
     if only is not None and only not in names:
         hint = suggestion(only, names) or f"There are: {', '.join(names) or 'none'}."

@@ -18,7 +18,7 @@ def test_a_recipe_goes_to_the_builder_it_names(trtllm: TrtllmBench) -> None:
 def test_an_environment_without_tensorrt_llm_says_so_and_how_to_look_anyway(bench: Bench) -> None:
     path = bench.folder / "recipe.yaml"
     path.write_text("version: 1\nname: tiny\nbuilder: trtllm\ncheckpoint: model\n")
-    with pytest.raises(ToolkitError, match="no TensorRT-LLM.*--trtllm-version"):
+    with pytest.raises(ToolkitError, match=r"no TensorRT-LLM.*--trtllm-version"):
         describe(load.recipe(path), bench.python, bench.store, environ={})
 
 

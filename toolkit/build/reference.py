@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.store import fingerprint, hash_files, read_json, write_atomic
+from toolkit.files import read_json, write_atomic
+from toolkit.store import fingerprint, hash_files
 
 RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
 FORMAT = 1

@@ -23,7 +23,8 @@ from toolkit.build.steps import Command, Progress, Report, run_together
 from toolkit.build.torch_recipe import TorchRecipe, read
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
-from toolkit.store import Store, read_json, write_atomic
+from toolkit.files import read_json, write_atomic
+from toolkit.store import Store
 from toolkit.units import GIB
 
 PHASES = ("prefill", "decode")

@@ -32,12 +32,12 @@ _WHY = {
 
 def for_unfused(limits: Limits, workspace_bytes: int | None) -> tuple[Mapping[str, str], ...]:
     """The guards of ``fmha: disable``, as ``build --json`` shows them; ``workspace_bytes`` None: not known."""
-    needs = "paged context attention, which cannot be without fused context attention: answers would be wrong silently"
+    behind = "starts behind blocks that unfused attention does not read: its answer would be wrong, and nobody told"
     size = format_bytes(workspace_bytes) if workspace_bytes is not None else "an unknown size (the heads are not known)"
     rows = {
-        "kv_cache_reuse_off": f"a prompt behind cached blocks needs {needs}",
-        "chunked_prefill_off": f"a chunk behind another needs {needs}",
-        "draft_tokens_off": f"draft tokens are checked behind a cached prefix, which needs {needs}",
+        "kv_cache_reuse_off": f"a prompt with a cached prefix {behind}",
+        "chunked_prefill_off": f"the second chunk of a prompt {behind}",
+        "draft_tokens_off": f"a check of draft tokens {behind}",
         "max_input_len_bounded": f"prompts are at most {limits.max_input_len} tokens: scores take memory by the square",
         "workspace_estimated": f"{limits.max_batch_size} such prompts take {size} of workspace on each GPU",
     }

@@ -22,7 +22,10 @@ _WORDS = {ON: True, OFF: False, "true": True, "false": False}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """One engine folder. ``limits``: those that are told; ``version`` None: made before engines said their release."""
+    """One engine folder. ``limits``: those that are told; ``version`` None: made before engines said their release.
+
+    ``ranks``: those whose engine files are there, empty ones left out.
+    """
 
     folder: Path
     version: str | None
@@ -34,13 +37,7 @@ class EngineConfig:
     limits: Mapping[str, int]
     kv_cache_type: str | None
     plugins: Mapping[str, Any]
-    layout: str
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks whose engine files are there, empty ones left out."""
-        found = [(RANK.fullmatch(path.name), path) for path in self.folder.iterdir()]
-        return tuple(sorted(int(match[1]) for match, path in found if match and path.stat().st_size > 0))
+    ranks: tuple[int, ...]
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -77,31 +74,36 @@ def read(folder: Path) -> EngineConfig:
     if parts is None:
         hint = "Name the folder that trtllm-build wrote, not a checkpoint or a model."
         raise ToolkitError("this is no config of an engine", str(path), hint, code="not_an_engine")
-    model, build, plugins, layout = parts
+    model, build, plugins = parts
     mapping = _mapping(model.get("mapping"))
     tp_size, pp_size = (_count(mapping.get(key, model.get(old))) for key, old in _SIZES)
     return EngineConfig(
         folder, _text(config.get("version")), _text(model.get("architecture", model.get("name"))),
         _text(model.get("dtype", model.get("precision"))), tp_size, pp_size,
         _count(mapping.get("world_size"), tp_size * pp_size * _count(mapping.get("cp_size"))),
-        dict(_limits(build)), _kv_type(build, plugins), plugins, layout,
+        dict(_limits(build)), _kv_type(build, plugins), plugins, _ranks(folder),
     )  # fmt: skip
 
 
 _SIZES = (("tp_size", "tensor_parallel"), ("pp_size", "pipeline_parallel"))
-_Parts = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any], str]
+_Parts = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
 
 
 def _parts(config: Mapping[str, Any]) -> _Parts | None:
     """The model, the build and the plugins of a config, wherever its layout has them."""
     if isinstance(config.get("builder_config"), dict):
         both = config["builder_config"]
-        return both, both, _mapping(config.get("plugin_config")), "builder_config"
+        return both, both, _mapping(config.get("plugin_config"))
     build = config.get("build_config")
     if not isinstance(build, dict):
         return None
     plugins = build.get("plugin_config", config.get("plugin_config"))
-    return _mapping(config.get("pretrained_config")), build, _mapping(plugins), "build_config"
+    return _mapping(config.get("pretrained_config")), build, _mapping(plugins)
+
+
+def _ranks(folder: Path) -> tuple[int, ...]:
+    found = [(RANK.fullmatch(path.name), path) for path in folder.iterdir()]
+    return tuple(sorted(int(match[1]) for match, path in found if match and path.stat().st_size > 0))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from toolkit.environments import layout, metadata
+from toolkit.environments.model import Folder
 from toolkit.errors import ToolkitError
 from toolkit.facts import build_options, load
 from toolkit.facts.model import FIRM
@@ -51,24 +52,38 @@ def build_release(version: str, where: str | None = None, tensorrt: str | None =
     return BuildRelease(str(found), table, tensorrt)
 
 
+@dataclass(frozen=True)
+class Installed:
+    """The versions of TensorRT-LLM and TensorRT in an environment; None: not there."""
+
+    trtllm: str | None
+    tensorrt: str | None
+
+
+def versions(python: Path, environ: Mapping[str, str]) -> Installed:
+    """What the environment of an interpreter holds, read from its dist-info."""
+    found = layout.locate(python)
+    folders, _ = layout.with_pth(layout.folders(found, environ))
+    # An interpreter may be a script that starts another: what lies beside it counts then.
+    beside = (Folder(path, "site") for path in sorted(python.parent.parent.glob("lib*/python3*/*-packages")))
+    there = {each.name: each.version for each in metadata.distributions((*folders, *beside))[0]}
+    return Installed(there.get(PACKAGE), next((there[name] for name in TENSORRT if there.get(name)), None))
+
+
 def installed(python: Path, environ: Mapping[str, str]) -> BuildRelease:
-    """The release in the environment of an interpreter, read from its dist-info.
+    """The release in the environment of an interpreter.
 
     Raises: ToolkitError when there is none, or it builds no engines.
     """
-    found = layout.locate(python)
-    folders, _ = layout.with_pth(layout.folders(found, environ))
-    versions = {each.name: each.version for each in metadata.distributions(folders)[0]}
-    version = versions.get(PACKAGE)
-    if version is None:
+    found = versions(python, environ)
+    if found.trtllm is None:
         raise ToolkitError(
             "this environment has no TensorRT-LLM",
             str(python),
             "Name the environment that has it, or look at the commands with '--dry-run --trtllm-version V'.",
             code="packages",
         )
-    tensorrt = next((versions[name] for name in TENSORRT if versions.get(name)), None)
-    return build_release(version, str(python), tensorrt)
+    return build_release(found.trtllm, str(python), found.tensorrt)
 
 
 def known_releases() -> tuple[str, ...]:

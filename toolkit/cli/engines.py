@@ -20,15 +20,21 @@ from toolkit.store import Entry, Store
 @click.option("--engine", metavar="NAME", help="Only this engine of the deployment.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands; change nothing.")
 @click.option("--force", is_flag=True, help="Build again even if it is there.")
+@click.option("--trtllm-version", metavar="V", help="With --dry-run: as with that TensorRT-LLM, installed or not.")
 @json_option
-def build_command(file: Path, engine: str | None, dry_run: bool, force: bool, as_json: bool) -> None:
+def build_command(
+    file: Path, *, engine: str | None, dry_run: bool, force: bool, trtllm_version: str | None, as_json: bool
+) -> None:
     """Make or reuse the engines of a deployment, or of one recipe.
 
     \b
     coexist build configs/quickstart.yaml
     coexist build engines/smollm2-135m.yaml --dry-run
+    coexist build engines/llama.yaml --dry-run --trtllm-version 1.2.0
     """
-    built = workflow.build_file(file, Home.find(), output.say, only=engine, dry_run=dry_run, force=force)
+    built = workflow.build_file(
+        file, Home.find(), output.say, only=engine, dry_run=dry_run, force=force, trtllm_version=trtllm_version
+    )
     document = {"engines": [each.document() for each in built]}
     if as_json:
         output.document(document)
@@ -38,7 +44,7 @@ def build_command(file: Path, engine: str | None, dry_run: bool, force: bool, as
 
 @click.group("engines")
 def engines_command() -> None:
-    """The engine store: list, verify, prune.
+    """The engine store: list, verify, adopt, prune.
 
     \b
     coexist engines list
@@ -83,6 +89,30 @@ def verify_command(name: str | None, as_json: bool) -> None:
         output.document({"engines": checked})
     for engine in () if as_json else checked:
         output.line(f"good {engine['path']}  ({engine['name']}, {engine['files']} files)")
+
+
+@engines_command.command("adopt")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--name", metavar="NAME", help="What to call it; the folder's name if left out.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="CONFIG", help="Judge it for this deployment.")
+@click.option("--engine", metavar="NAME", help="Which engine of the deployment it is.")
+@click.option("--env", "python", type=click.Path(path_type=Path), metavar="PYTHON", help="What is to serve it.")
+@json_option
+def adopt_command(
+    folder: Path, *, name: str | None, config: Path | None, engine: str | None, python: Path | None, as_json: bool
+) -> None:
+    """Take a TensorRT-LLM engine that somebody else built, after judging it for where it is to run.
+
+    \b
+    coexist engines adopt /data/llama-engine --env /opt/trtllm/bin/python
+    """
+    entry, findings = workflow.adopt_engine(folder, Home.find(), name=name, config=config, engine=engine, python=python)
+    if as_json:
+        output.document({"engine": _engine(entry), "findings": [finding.document() for finding in findings]})
+        return
+    for finding in findings:
+        output.say(f"{finding.severity}: {finding.what}")
+    output.line(f"{'reused' if entry.reused else 'adopted'} {entry.path}  ({entry.name})")
 
 
 @engines_command.command("prune")

@@ -96,6 +96,7 @@ def commands(document: Mapping[str, Any]) -> Group:
             variables = " ".join(f"{key}={value}" for key, value in command["env"].items())
             parts.append(f"  {variables} {' '.join(command['argv'])}".rstrip())
         parts += [f"  guard {guard['id']}: {guard['why']}" for guard in engine["guards"]]
+        parts += [f"  note: {note}" for note in engine["notes"]]
     return Group(*parts)
 
 
