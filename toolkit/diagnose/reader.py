@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from toolkit.diagnose import text as texts
-from toolkit.diagnose.catalogue import Catalogue, Evidence, Jit, Landmark, Mark, Pattern
+from toolkit.diagnose.catalogue import Catalogue, Evidence, Jit, Landmark, Mark, Pattern, Rule
 from toolkit.diagnose.model import Context, Finding
 from toolkit.diagnose.refine import REFINEMENTS, Refined, Scene, derived
 from toolkit.diagnose.stream import OVERLAP_BYTES, RawLine, Scanner
@@ -64,13 +64,20 @@ class Reader:
 
     def read(self) -> State:
         for raw in self._scanner:
-            if not self._is_watching and raw.low.count(b"]<std") < 2 and not self._catalogue.needles.concerned(raw.low):
-                self._scanner.mark_boring(raw)
-                continue
-            told = [self._line(texts.make(number, text)) for number, text in self._whole(raw)]
-            if not any(told):
+            rules = list(self._catalogue.concerned(raw.low))
+            told = (rules or self._is_watching or raw.low.count(b"]<std") > 1) and self._raw(raw, rules)
+            if not told:
                 self._scanner.mark_boring(raw)
         return self.state
+
+    def _raw(self, raw: RawLine, rules: list[Rule]) -> bool:
+        """Takes in a line as it was written; ``rules`` are those that it concerns as a whole."""
+        told = False
+        for number, text in self._whole(raw):
+            joined = number != raw.number or len(text) > len(raw.data)
+            own = self._catalogue.concerned(text.lower().encode()) if joined else rules
+            told |= self._line(texts.make(number, text), own)
+        return told
 
     @property
     def _is_watching(self) -> bool:
@@ -122,12 +129,12 @@ class Reader:
         self._quote = None
         return text[end + 1 :] if end >= 0 else text
 
-    def _line(self, line: Line) -> bool:
+    def _line(self, line: Line, rules: Iterable[Rule]) -> bool:
         """Takes in one line; True when it told something."""
         if self._sought:
             self._seek(line)
         told = echo = False
-        for rule in self._catalogue.concerned(line.text.lower().encode()):
+        for rule in rules:
             if not (found := rule.search(line)):
                 continue
             if rule.name == "benign":
