@@ -127,12 +127,13 @@ class Process:
 
         A file that the loader refuses stays in the process all the same, so that later files can be judged.
         """
-        root, libraries = self._map(path, None, "path"), list[Library]()
-        known = set(map(id, self.maps[:-1])) if root.needs is None else set(map(id, self.maps))
+        before = set(map(id, self.maps))
+        libraries: list[Library] = []
+        root = self._map(path, None, "path")
         scope = list(self._closure(root, libraries))
         if public:
-            self.everywhere += [m for m in scope if m not in self.everywhere]
-        new = [m for m in scope if id(m) not in known]
+            self.everywhere += [mapped for mapped in scope if mapped not in self.everywhere]
+        new = [mapped for mapped in scope if id(mapped) not in before]
         return self._check(root, libraries, new, [*self.everywhere, *scope])
 
     def find(self, name: str) -> Library:
