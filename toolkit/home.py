@@ -27,6 +27,11 @@ class Home:
         return self.root / "references"
 
     @property
+    def contexts(self) -> Path:
+        """Sizes of CUDA contexts that were measured on this host."""
+        return self.root / "host" / "contexts.json"
+
+    @property
     def states(self) -> Path:
         return self.root / "state"
 

@@ -23,13 +23,13 @@ from toolkit.config.faults import suggestion
 from toolkit.config.load import LoadedDeployment, LoadedRecipe
 from toolkit.errors import ManyFaultsError, ToolkitError, UsageError
 from toolkit.home import Home
-from toolkit.host import probe
+from toolkit.host import context, probe
 from toolkit.host import record as host_record
 from toolkit.host.model import Host
 from toolkit.plan import document as plan_json
 from toolkit.plan import planner
 from toolkit.plan.model import Plan
-from toolkit.reserve import Ledger, Owner
+from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.runtimes import flash
 from toolkit.store import Entry, Store, Use
 from toolkit.supervise import ports
@@ -39,8 +39,9 @@ Report = Callable[[str], None]
 
 
 def this_host() -> Host:
-    """What this machine is."""
-    return probe.probe(mempolicy_permitted=affinity.probe_mempolicy_permitted)
+    """What this machine is. The first time on a GPU model, a CUDA context is made there to see what one takes."""
+    contexts = context.Kept(Home.find().contexts, alone_on_gpu)
+    return probe.probe(mempolicy_permitted=affinity.probe_mempolicy_permitted, context_bytes=contexts)
 
 
 def plan_document(config: Path, home: Home, host_file: Path | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from toolkit.reserve.gpu_start import gpu_start_lock, gpu_starts
+from toolkit.reserve.gpu_start import alone_on_gpu, gpu_start_lock, gpu_starts
 
 Spawn = Callable[..., BaseProcess]
 
@@ -83,3 +83,15 @@ async def test_a_cancelled_waiter_holds_nothing(tmp_path: Path) -> None:
 
 def test_an_odd_uuid_cannot_leave_the_folder(tmp_path: Path) -> None:
     assert gpu_start_lock("MIG-../../x", tmp_path).path.parent == tmp_path
+
+
+def test_who_only_wants_to_look_does_not_wait_for_a_start(tmp_path):
+    lock = gpu_start_lock("GPU-a", tmp_path)
+    with alone_on_gpu("GPU-a", tmp_path) as ours:
+        assert ours
+        assert not lock.try_acquire()
+    assert lock.try_acquire()
+    with alone_on_gpu("GPU-a", tmp_path) as ours:
+        assert not ours
+    assert lock.holder() is not None, "it is still the starter's"
+    lock.release()

@@ -21,6 +21,7 @@ from toolkit.units import KIB, MIB, format_bytes
 
 # Read on an H200, driver 580: 0.70 GiB for a bare context, rounded up to a quarter of a GiB.
 ASSUMED_CONTEXT_BYTES = 768 * MIB
+ContextBytes = Callable[["str | None", "tuple[Gpu, ...]"], "int | None"]
 _GROWS_BELOW = 0.9  # MemTotal under this share of the cgroup's limit: memory is plugged in later
 _MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - where NVIDIA's daemon puts its pipes by default
 
@@ -34,11 +35,11 @@ def probe(
     *,
     environ: Mapping[str, str] | None = None,
     mempolicy_permitted: Callable[[], bool | None] | None = None,
-    context_bytes: int | None = None,
+    context_bytes: ContextBytes | None = None,
 ) -> Host:
     """This machine; whatever can't be read is None or a note, never an error.
 
-    ``context_bytes``: what one CUDA context was measured to take here.
+    ``context_bytes``: what one CUDA context takes with this driver on these GPUs, where that was measured.
     """
     env = os.environ if environ is None else environ
     nodes, group = cpus.read_nodes(sysfs), cgroup.read(sysfs, proc)
@@ -49,7 +50,8 @@ def probe(
     ours, notes = visible.narrow(facts.gpus, env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_DEVICE_ORDER"))
     memory_bytes, memory_notes = _memory(proc, group)
     mps, mps_notes = _mps_daemon(env, proc, bool(facts.gpus))
-    context, context_notes = _context(context_bytes, ours)
+    measured = context_bytes(facts.driver_version, ours) if context_bytes and ours else None
+    context, context_notes = _context(measured, ours)
     return Host(
         hostname=socket.gethostname(),
         driver_version=facts.driver_version,

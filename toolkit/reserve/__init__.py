@@ -1,6 +1,6 @@
 """The host-wide ledger of grants between deployments: all or nothing."""
 
-from toolkit.reserve.gpu_start import GpuStartLock, gpu_start_lock, gpu_starts
+from toolkit.reserve.gpu_start import GpuStartLock, alone_on_gpu, gpu_start_lock, gpu_starts
 from toolkit.reserve.ledger import Ledger
 from toolkit.reserve.model import GpuClaim, Grant, Owner, Request, Totals
 from toolkit.reserve.runtime_dir import runtime_dir
@@ -13,6 +13,7 @@ __all__ = [
     "Owner",
     "Request",
     "Totals",
+    "alone_on_gpu",
     "gpu_start_lock",
     "gpu_starts",
     "runtime_dir",

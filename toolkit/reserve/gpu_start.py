@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -57,6 +57,18 @@ class GpuStartLock:
 def gpu_start_lock(uuid: str, folder: Path | None = None) -> GpuStartLock:
     """The start lock of a GPU, in this host's runtime folder unless another is given."""
     return GpuStartLock(uuid, folder or runtime_dir())
+
+
+@contextmanager
+def alone_on_gpu(uuid: str, folder: Path | None = None) -> Iterator[bool]:
+    """A block in which nobody else starts something on the GPU; False, without waiting: somebody does just now."""
+    lock = gpu_start_lock(uuid, folder)
+    ours = lock.try_acquire()
+    try:
+        yield ours
+    finally:
+        if ours:
+            lock.release()
 
 
 @asynccontextmanager
