@@ -32,6 +32,15 @@ def mismatches(case: Case) -> Iterator[Hit]:
             yield _hit(case, view, package, found)
 
 
+def gone(case: Case) -> Iterator[Hit]:
+    """Compiled files that an installer recorded and that are not there any more."""
+    for view in case.environments.values():
+        for lost in view.binaries.selection.missing if view.binaries else ():
+            package = lost.distribution or _package_of(lost.path)
+            values = {"package": package, "asked": "Its installer recorded it, and it is gone."}
+            yield Hit("binary-damaged", lost.path.name, view.name, values, (str(lost.path),))
+
+
 def _all(view: EnvironmentView) -> Iterator[tuple[str, Mismatch]]:
     if view.binaries is None:
         return
@@ -185,6 +194,7 @@ def _no_code(  # noqa: PLR0917
 
 RULES = {
     "binaries": mismatches,
+    "binary-gone": gone,
     "flash-attn-breaks-server": broken_flash_attn,
     "shadowed-library": shadowed,
     "cuda-compat-library": compat_library,

@@ -24,7 +24,6 @@ UNTIDY = {
     "duplicate_metadata": "metadata of two versions of one package",
     "shadowed_distribution": "a package hides another version of itself",
     "uninstall_leftover": "leftovers of an interrupted uninstall",
-    "pth_import": "a .pth file runs code at start",
     "pth_folder_missing": "a .pth file names a folder that is gone",
     "editable_missing": "the source of an editable install is gone",
     "torch_version_differs": "torch's files and its metadata are of two versions",
@@ -39,9 +38,11 @@ def environments(case: Case) -> Iterator[Hit]:
         if not view.read:
             yield Hit("environment-not-read", view.name, view.name)
         for problem in view.problems:
+            if problem.kind == "pth_import":  # every editable install has one
+                continue
             broken = problem.kind in BROKEN
             text = BROKEN.get(problem.kind) or UNTIDY.get(problem.kind, problem.kind.replace("_", " "))
-            values = {"problem": f"{text} ({problem.subject})", "detail": problem.detail or str(problem.path or "")}
+            values = {"problem": f"{text} ({problem.subject})", "detail": problem.detail or str(problem.path or text)}
             rule = "environment-broken" if broken else "environment-untidy"
             yield Hit(rule, problem.subject, view.name, values, (str(problem.path),) if problem.path else ())
 
