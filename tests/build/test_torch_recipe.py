@@ -87,7 +87,7 @@ def test_what_this_builder_does_not_offer_is_refused_with_its_line(text: str, wh
 
 
 def test_an_unknown_option_names_the_nearest(bench: Bench) -> None:
-    with pytest.raises(ToolkitError, match="nearest is 'device'"):
+    with pytest.raises(ToolkitError, match="Did you mean 'device'"):
         bench.ensure("options: {devise: cpu}\n")
 
 

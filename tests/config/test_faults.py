@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from tests.config.conftest import Faults
-from toolkit.config.faults import nearest, suggestion
 
 
 @pytest.mark.parametrize(
@@ -62,12 +61,3 @@ def test_each_fault_is_one_clear_sentence(faults: Faults, key: str, says: str) -
 def test_faults_above_a_service_are_clear_too(faults: Faults, text: str, says: str) -> None:
     (told,) = faults(text)
     assert told.split(" ", 1)[1].startswith(says)
-
-
-def test_an_equal_beginning_makes_a_word_nearer() -> None:
-    assert nearest("envs", ["engines", "environments"]) == "environments"
-
-
-def test_nothing_near_lists_what_is_known() -> None:
-    assert suggestion("zzz", ["a", "b"]) == "Known: a, b."
-    assert suggestion("zzz", []) is None

@@ -21,9 +21,9 @@ from toolkit.config.load import LoadedDeployment
 from toolkit.environments import binaries, layout, loader, reading
 from toolkit.environments.loader import Files
 from toolkit.errors import ToolkitError
+from toolkit.files import write_atomic
 from toolkit.home import Home
 from toolkit.host.model import Host
-from toolkit.store.publish import write_atomic
 from toolkit.supervise import ports
 
 SCHEMA = 1

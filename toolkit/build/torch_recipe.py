@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from toolkit.build.environment import read_facts, require_packages
 from toolkit.config.load import LoadedRecipe, resolve
 from toolkit.config.models import Recipe
 from toolkit.errors import ToolkitError
+from toolkit.names import suggestion
 from toolkit.store import fingerprint, hash_files
 
 # Counts up when what the same recipe is built into changes.
@@ -44,8 +44,7 @@ def read(
     """
     recipe = loaded.model
     _check_recipe(loaded)
-    if recipe.model is None:
-        raise ToolkitError("builder torch needs 'model'", loaded.where("model"), "Name a Hugging Face folder.")
+    assert recipe.model is not None  # noqa: S101  config.references has seen to it
     model_dir = resolve(loaded.file, recipe.model, loaded.where("model"))
     facts = read_facts(python, environ)
     require_packages(facts, python)
@@ -93,16 +92,9 @@ def choose_device(asked: str, facts: Mapping[str, Any], loaded: LoadedRecipe) ->
 
 def _check_recipe(loaded: LoadedRecipe) -> None:
     recipe = loaded.model
-    for key, wanted in (("tp_size", 1), ("pp_size", 1), ("checkpoint", None), ("convert_script", None)):
-        if getattr(recipe, key) != wanted:
-            raise ToolkitError(
-                f"builder torch does not offer '{key}'", loaded.where(key), "Remove it, or use 'builder: trtllm'."
-            )
     for key in recipe.options:
         if key not in OPTIONS:
-            near = difflib.get_close_matches(key, OPTIONS, n=1)
-            nearest = f" The nearest is '{near[0]}'." if near else ""
-            hint = f"Known: {', '.join(OPTIONS)}.{nearest}"
+            hint = suggestion(key, OPTIONS)
             raise ToolkitError(f"builder torch has no option '{key}'", loaded.where(f"options.{key}"), hint)
     if recipe.options.get("device", "auto") not in DEVICES:
         what = f"'{recipe.options['device']}' is no device"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib import import_module
 
 import click
 
 from toolkit import __version__
+from toolkit.names import nearest
 
 COMMANDS = {
     "init": ("toolkit.cli.files", "Write a first deployment for this host."),
@@ -45,8 +45,8 @@ class Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, COMMANDS, 1)
-            raise click.UsageError(f"no command '{name}'" + (f"; did you mean '{near[0]}'?" if near else ""), ctx)
+            near = nearest(name, COMMANDS)
+            raise click.UsageError(f"no command '{name}'" + (f"; did you mean '{near}'?" if near else ""), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import takewhile
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from toolkit.config.document import Fault, KeyPath
+from toolkit.names import nearest, suggestion
+
+# build/ still takes 'nearest' from here.
+__all__ = ["NAME_RULE", "nearest", "of_model", "shown", "suggestion"]
 
 Error = Mapping[str, Any]
 Sentence = tuple[str, str | None]
@@ -29,26 +31,6 @@ def of_model(model: type[BaseModel], content: Any) -> tuple[Fault, ...]:
         schema = model.model_json_schema()
         return tuple(_fault(dict(e), content, schema) for e in error.errors(include_url=False))
     return ()
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word most like ``word``, or None when none is like it."""
-    likeness, found = max(((_likeness(word.lower(), other), other) for other in known), default=(0.0, ""))
-    return found if likeness >= 0.6 else None
-
-
-def _likeness(word: str, other: str) -> float:
-    """From 0 to about 1; an equal beginning counts extra, so that 'envs' is nearer to 'environments' than 'engines'."""
-    beginning = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word, other.lower(), strict=False)))
-    return difflib.SequenceMatcher(None, word, other.lower()).ratio() + 0.05 * beginning
-
-
-def suggestion(word: str, known: Iterable[str]) -> str | None:
-    """A hint that names the nearest known word, or all of them when none is near."""
-    known = list(known)
-    if near := nearest(word, known):
-        return f"Did you mean '{near}'?"
-    return f"Known: {', '.join(known)}." if known else None
 
 
 def _fault(error: Error, content: Any, schema: Mapping[str, Any]) -> Fault:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.files import publish
 from toolkit.host.model import Host
 from toolkit.units import GIB, MIB, format_bytes, format_cpu_list
 
@@ -93,16 +92,7 @@ def write(path: Path, text: str) -> None:
     Raises: ToolkitError when something is there already, or the folder is missing or not writable.
     """
     try:
-        descriptor, staged = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(staged).chmod(0o644)
-            os.link(staged, path)  # unlike a rename, it refuses to replace
-        finally:
-            Path(staged).unlink()
+        publish(path, text.encode(), 0o644, replace=False)
     except FileExistsError as error:
         raise ToolkitError("exists already and is not overwritten", str(path), "Name another file.") from error
     except OSError as error:

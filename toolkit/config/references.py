@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from toolkit.config.document import Fault
-from toolkit.config.faults import suggestion
 from toolkit.config.models import EngineUse, HttpRequest, Recipe, Service
+from toolkit.names import suggestion
 
 NEEDS_ENGINE = {"torch"}
 NEEDS_MODEL = {"flash", "transformers", "vllm", "sglang"}

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 
-from toolkit.config.faults import suggestion
 from toolkit.config.models import Deployment, Recipe
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Host
+from toolkit.names import suggestion
 
 Kind = Literal["deployment", "recipe", "host"]
 KINDS: tuple[str, ...] = get_args(Kind)

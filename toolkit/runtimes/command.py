@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from toolkit.config.faults import suggestion
 from toolkit.config.models import Canary, HttpRequest, Service
 from toolkit.errors import ToolkitError
+from toolkit.names import suggestion
 from toolkit.runtimes import builtin, environment
 from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, HttpProbe, Launch, LogProbe, Probes
 from toolkit.units import format_cpu_list

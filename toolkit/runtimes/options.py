@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toolkit.config.faults import suggestion
 from toolkit.errors import ToolkitError
+from toolkit.names import suggestion
 
 Kind = Literal["count", "number", "text"]
 

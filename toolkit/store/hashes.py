@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.store.publish import disk_errors, read_json, write_atomic
+from toolkit.files import disk_errors, read_json, write_atomic
 
 _CHUNK_BYTES = 1 << 20
 _HASH_THREADS = 4

@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock
 
 from toolkit.errors import ToolkitError
-from toolkit.store.publish import read_json, write_atomic
+from toolkit.files import read_json, write_atomic
 
 _SCHEMA = 1
 

@@ -13,9 +13,9 @@ from types import TracebackType
 from filelock import FileLock, Timeout
 
 from toolkit.errors import ToolkitError
+from toolkit.files import disk_errors
 from toolkit.store import manifest
 from toolkit.store.process import lock_holder
-from toolkit.store.publish import disk_errors
 
 _TELL_EVERY_S = 5.0
 _USE_TRIES, _USE_PAUSE_S = 200, 0.01

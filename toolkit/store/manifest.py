@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.files import fsync, read_json, write_atomic
 from toolkit.store.hashes import sha256_files
-from toolkit.store.publish import fsync, read_json, write_atomic
 
 NAME = "manifest.json"
 USE_LOCK = ".use.lock"

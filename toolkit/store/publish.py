@@ -1,86 +1,18 @@
-"""How files appear: written aside, synced, renamed. And what a full or closed disk means to a person."""
+"""How one engine folder takes the place of another."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
-import resource
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-from toolkit.errors import ToolkitError
-from toolkit.units import format_bytes
+# These live in toolkit.files; reserve/ still takes them from here.
+from toolkit.files import disk_errors, fsync, read_json, write_atomic
 
-_REASONS = {
-    errno.ENOSPC: "no space is left on the disk",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "a file would grow past the file size limit",
-    errno.EROFS: "the file system is read-only",
-    errno.EACCES: "permission is denied",
-    errno.EPERM: "permission is denied",
-}
-_PLACES = "COEXIST_HOME for engines and state, COEXIST_RUNTIME_DIR for reservations"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+__all__ = ["disk_errors", "exchange", "fsync", "read_json", "write_atomic"]
+
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
-_MISSING = object()
-
-
-def write_atomic(path: Path, data: bytes | str, mode: int = 0o600) -> None:
-    """Leaves the file with exactly this content, or as it was; ``mode`` does not depend on the umask.
-
-    Raises: ToolkitError when the disk is full, closed or read-only.
-    """
-    content = data.encode() if isinstance(data, str) else data
-    with disk_errors(path, f"cannot write '{path.name}'", lambda: len(content)):
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                Path(temporary).unlink()
-            raise
-        fsync(path.parent)
-
-
-def read_json(path: Path, default: Any = _MISSING, hint: str | None = None) -> Any:
-    """The JSON value of the file, or ``default`` when there is no file and a default is given.
-
-    Raises: ToolkitError naming file and line when it cannot be read or is no JSON.
-    """
-    try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        if default is not _MISSING:
-            return default
-        raise ToolkitError("the file is missing", str(path), hint, code="file_missing") from None
-    except OSError as error:
-        raise ToolkitError(f"cannot be read: {error.strerror}", str(path), hint, code="file_unreadable") from error
-    except json.JSONDecodeError as error:
-        place = f"{path}:{error.lineno}"
-        what = f"is damaged: {error.msg} (column {error.colno})"
-        raise ToolkitError(what, place, hint, code="file_damaged") from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise ToolkitError("is damaged: this is no JSON text", str(path), hint, code="file_damaged") from error
-
-
-def fsync(path: Path) -> None:
-    """Leaves the file or folder on the disk, not only in the page cache."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def exchange(new: Path, old: Path) -> None:
@@ -102,46 +34,3 @@ def _renameat2_exchange(new: Path, old: Path) -> tuple[int, int]:
         return -1, errno.ENOSYS
     result = libc.renameat2(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
     return int(result), ctypes.get_errno()
-
-
-@contextmanager
-def disk_errors(path: Path, what: str, needed_bytes: Callable[[], int] | None = None) -> Iterator[None]:
-    """A block in which an OSError that a person can cure becomes a ToolkitError that begins with ``what``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _REASONS:
-            raise
-        place = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
-        raise _explained(error.errno, place, what, needed_bytes() if needed_bytes else None) from error
-
-
-def _explained(code: int, path: Path, what: str, needed_bytes: int | None) -> ToolkitError:
-    free_bytes = _free_bytes(path)
-    what = f"{what}: {_REASONS[code]}"
-    if code in _FULL and needed_bytes is not None:
-        what += f"; at least {format_bytes(needed_bytes)} are needed, {format_bytes(free_bytes)} are free"
-    return ToolkitError(
-        what,
-        str(path),
-        _hint(code),
-        code="no_space" if code in _FULL else "not_writable",
-        resource="disk",
-        needed=needed_bytes,
-        available=free_bytes,
-    )
-
-
-def _hint(code: int) -> str:
-    if code == errno.EFBIG:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        now = "the file system's own" if limit == resource.RLIM_INFINITY else format_bytes(limit)
-        return f"Raise the limit with 'ulimit -f unlimited' (now {now})."
-    if code in _FULL:
-        return f"Free some space ('coexist engines prune' helps), or use another disk: {_PLACES}."
-    return f"Give yourself access to it, or use another place: {_PLACES}."
-
-
-def _free_bytes(path: Path) -> int:
-    existing = next((place for place in (path, *path.parents) if place.exists()), Path("/"))
-    return shutil.disk_usage(existing).free
