@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 
@@ -98,3 +100,14 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.yaml", "café.yaml".encode()])
+@pytest.mark.parametrize("flags", [["--json"], []])
+def test_a_file_name_that_the_terminal_cannot_show_is_no_fault(name, flags, tmp_path):
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "COEXIST_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "toolkit.cli", "plan", name, *flags]
+    done = subprocess.run(command, env=environ, check=False, capture_output=True)
+    assert done.returncode == 1
+    said = json.loads(done.stdout)["error"]["what"] if flags else done.stderr.decode()
+    assert "no such file" in said

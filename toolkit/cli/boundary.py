@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ import click
 from toolkit.cli import output
 from toolkit.cli.root import root
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.files import publish
 from toolkit.home import Home
 
 FAULT, INTERRUPTED = 3, 130
@@ -23,6 +25,9 @@ FAULT, INTERRUPTED = 3, 130
 
 def main() -> NoReturn:
     """Runs the command of ``sys.argv`` and exits."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
     sys.exit(run(sys.argv[1:]))
 
 
@@ -69,7 +74,7 @@ def _write_report(text: str) -> Path | None:
     try:
         path = Home.find().root / "fault.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        publish(path, text.encode(errors="backslashreplace"))
     except OSError:
         return None
     return path

@@ -20,8 +20,8 @@ def console(stderr: bool = False) -> Console:
 
 
 def document(value: dict[str, Any]) -> None:
-    """One JSON document, one line per document."""
-    sys.stdout.write(json.dumps({"schema": 1, **value}, ensure_ascii=False) + "\n")
+    """One JSON document on one line, in ASCII: file names need not be UTF-8, nor the terminal."""
+    sys.stdout.write(json.dumps({"schema": 1, **value}) + "\n")
     sys.stdout.flush()
 
 
