@@ -9,7 +9,8 @@ from toolkit.plan import make
 from toolkit.plan.document import document, is_secret, masked_argv
 
 SERVICE_KEYS = [
-    "name", "runtime", "gpus", "cpus", "numa_nodes", "memory_bind", "port", "wave", "after", "argv", "env", "notes",
+    "name", "runtime", "gpus", "cpus", "numa_nodes", "memory_bind", "port", "wave", "after", "argv", "env", "kv",
+    "notes",
 ]  # fmt: skip
 
 

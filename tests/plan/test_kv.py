@@ -76,3 +76,11 @@ def test_a_model_without_a_kv_cache_needs_none():
 def test_the_length_a_model_could_do_is_not_taken_for_the_servers():
     need = from_model_config(LLAMA_8B, 16 * 10**9, max_batch_size=8, graph_pool_bytes=0)
     assert (need.max_seq_len, need.least_bytes) == (None, None)
+
+
+def test_weights_count_in_the_type_that_the_server_runs_in():
+    stored = {**LLAMA_8B, "torch_dtype": "float32"}
+    need = from_model_config(stored, 32 * 10**9, dtype="bfloat16", max_seq_len=4096)
+    assert (need.weights_bytes, need.kv_bytes_per_token) == (16 * 10**9, 128 * 1024)
+    unknown = from_model_config({**LLAMA_8B, "torch_dtype": None}, 32 * 10**9, dtype="bfloat16")
+    assert unknown.weights_bytes == 32 * 10**9

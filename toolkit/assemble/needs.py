@@ -47,6 +47,7 @@ def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Rec
         max_batch_size=recipe.limits.max_batch_size,
         max_num_tokens=recipe.limits.max_num_tokens,
         tokens_per_block=recipe.kv_cache.tokens_per_block,
+        dtype=None if recipe.dtype == "auto" else recipe.dtype,
         graph_pool_bytes=0,
         fused_attention=recipe.fmha == "enable",
     )
@@ -55,11 +56,13 @@ def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Rec
 def _of_encoder(config: Mapping[str, Any], weights_bytes: int | None, service: Service) -> Need:
     """An encoder keeps nothing between requests: no KV cache, no graphs."""
     batch, length = service.options.get("max_batch", DEFAULT_MAX_BATCH), config.get("max_position_embeddings")
+    dtype = service.options.get("dtype", "auto")
     need = from_model_config(
         config,
         weights_bytes,
         max_batch_size=batch,
         max_num_tokens=batch * length if length else None,
+        dtype=None if dtype == "auto" else dtype,
         graph_pool_bytes=0,
         fused_attention=service.attention != "vanilla",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from toolkit.plan.model import LedgerLine, Plan, Reservation, ServicePlan
@@ -48,6 +49,7 @@ def _service(service: ServicePlan, argv: Sequence[str], env: Mapping[str, str]) 
         "after": list(service.after),
         "argv": masked_argv(argv),
         "env": {name: MASK if is_secret(name) else value for name, value in env.items()},
+        "kv": None if service.kv is None else asdict(service.kv),
         "notes": list(service.notes),
     }
 

@@ -65,17 +65,21 @@ def from_model_config(
     max_batch_size: int | None = None,
     max_num_tokens: int | None = None,
     tokens_per_block: int | None = None,
+    dtype: str | None = None,
     kv_dtype_bytes: int | None = None,
     graph_pool_bytes: int | None = None,
     fused_attention: bool = True,
 ) -> Need:
     """The need on each device of a model with this Hugging Face ``config.json``; what it does not say stays None.
 
-    ``weights_bytes`` is the whole model's. Activations are an upper estimate for ``max_num_tokens`` at once. Lengths
+    ``weights_bytes`` is the whole model's as it is stored; ``dtype`` (None: the model's own) is what it runs in, and
+    weights are counted as converted to it. Activations are an upper estimate for ``max_num_tokens`` at once. Lengths
     are the server's: ``max_position_embeddings`` is what a model could do, not what one was started for.
     """
     text = config.get("text_config") or config
-    dtype_bytes = DTYPE_BYTES.get(str(text.get("torch_dtype") or text.get("dtype")))
+    stored_bytes = DTYPE_BYTES.get(str(text.get("torch_dtype") or text.get("dtype") or config.get("dtype")))
+    dtype_bytes = stored_bytes if dtype is None else DTYPE_BYTES.get(dtype)
+    weights_bytes = _converted(weights_bytes, stored_bytes, dtype_bytes)
     scores = 0 if fused_attention else _scores_bytes(text, max_seq_len, tp_size)
     return Need(
         weights_bytes=None if weights_bytes is None else -(-weights_bytes // (tp_size * pp_size)),
@@ -86,6 +90,13 @@ def from_model_config(
         tokens_per_block=tokens_per_block,
         max_batch_size=max_batch_size,
     )
+
+
+def _converted(weights_bytes: int | None, stored_bytes: int | None, dtype_bytes: int | None) -> int | None:
+    """Weights in another element size; as stored where either size is unknown."""
+    if weights_bytes is None or stored_bytes is None or dtype_bytes is None:
+        return weights_bytes
+    return -(-weights_bytes * dtype_bytes // stored_bytes)
 
 
 def _layer_bytes(
