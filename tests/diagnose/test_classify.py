@@ -82,6 +82,20 @@ def test_a_cause_that_only_warns_before_ready_is_not_blamed() -> None:
     assert classify(log).kind == "healthy"
 
 
+def test_a_warning_does_not_hide_the_same_words_said_as_an_error() -> None:
+    log = ["WARNING x: /x/a.so: undefined symbol: _ZN3c105ErrorC2Ev\n", "step\n", "ImportError: " + UNDEFINED[13:]]
+    found = classify([*log, "OSError: [Errno 98] Address already in use\n"])
+    assert (found.kind, found.root_line) == ("abi_mismatch", 1)
+
+
+def test_repeated_lines_count_again_after_ready_and_after_a_shutdown() -> None:
+    error = "ERROR infer: Request for unknown model: 'm' is not found\n"
+    log = [error, "INFO:     Application startup complete.\n", error, "Signal (15) received.\n", error]
+    assert classify(log).root_line == 5
+    taken = "OSError: [Errno 98] Address already in use\n"
+    assert classify([taken, "INFO:     Application startup complete.\n", taken]).root_line == 3
+
+
 def test_a_decisive_line_inside_a_line_of_megabytes_is_found() -> None:
     found = classify([b"x" * 3_000_000 + b" ImportError: libcudart.so.12: cannot open shared object file" + b"y" * 10])
     assert (found.kind, found.root_line) == ("missing_shared_library", 1)

@@ -13,16 +13,19 @@ class Needles:
     def __init__(self, rules: Mapping[int, Iterable[str]]) -> None:
         users: dict[bytes, set[int]] = {}
         for order, needles in rules.items():
-            for needle in needles:
-                users.setdefault(needle.encode(), set()).add(order)
-        shortest = [one for one in users if not any(other != one and other in one for other in users)]
+            for text in needles:
+                users.setdefault(text.encode(), set()).add(order)
+        shortest: list[bytes] = []
+        for needle in sorted(users, key=len):
+            if not any(one in needle for one in shortest):
+                shortest.append(needle)
         trie = _expression(_trie(shortest))
         self._any = re.compile(trie)
         self._each = re.compile(b"(?=(" + trie + b"))")
         self._index: dict[bytes, list[tuple[bytes, frozenset[int]]]] = {one: [] for one in shortest}
-        for text, orders in users.items():
-            within = next(one for one in shortest if one in text)
-            self._index[within].append((text, frozenset(orders)))
+        for needle, orders in users.items():
+            within = next(one for one in shortest if one in needle)
+            self._index[within].append((needle, frozenset(orders)))
 
     def is_in(self, low: bytes) -> bool:
         """True when the line (lower case) holds one of the strings."""

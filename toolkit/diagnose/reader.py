@@ -20,6 +20,7 @@ QUOTE_LINES = 40
 LONG_BYTES = 64 * 1024
 _RANK_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
 _MAX_OPEN = 64
+_SOFT = 2
 MAX_ERRORS = 3
 
 
@@ -36,10 +37,9 @@ class Sign:
 class State:
     """All that is remembered of the lines read. A new life of the program begins with a new one."""
 
-    findings: dict[str, Finding] = field(default_factory=dict)
+    findings: dict[tuple[str, int], Finding] = field(default_factory=dict)
     evidence: dict[str, tuple[Sign, int]] = field(default_factory=dict)
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
-    started: int | None = None
     ready: int | None = None
     shutdown: int | None = None
     unavailable: bool = False
@@ -60,7 +60,7 @@ class Reader:
         self._cut: dict[str, tuple[int, str]] = {}
         self._quote: str | None = None
         self._quoted_lines = 0
-        self._sought: Pattern | None = None
+        self._sought: tuple[Pattern, int] | None = None
 
     def read(self) -> State:
         for raw in self._scanner:
@@ -130,7 +130,7 @@ class Reader:
         return text[end + 1 :] if end >= 0 else text
 
     def _line(self, line: Line, rules: Iterable[Rule]) -> bool:
-        """Takes in one line; True when it told something."""
+        """Takes in one line; False when others of its kind can't tell anything either."""
         if self._sought:
             self._seek(line)
         told = echo = False
@@ -143,53 +143,62 @@ class Reader:
                 echo |= rule.name == "echo"
                 told |= not echo and self._error(line, found)
                 continue
-            told = True
             if not isinstance(rule, Pattern):
-                self._other(rule, line, found)
-            elif self._pattern(rule, line, found):
+                told |= self._other(rule, line, found)
+                continue
+            known = len(self.state.findings)
+            explained = self._pattern(rule, line, found)
+            told |= bool(rule.near) or len(self.state.findings) > known
+            if explained:
                 break
         return told
 
-    def _other(self, rule: object, line: Line, found: re.Match[str]) -> None:
+    def _other(self, rule: object, line: Line, found: re.Match[str]) -> bool:
+        """True unless the line repeats what is known."""
         if isinstance(rule, Mark):
-            self._mark(rule.name, line, found)
-        elif isinstance(rule, Landmark):
+            return self._mark(rule.name, line)
+        if isinstance(rule, Landmark):
             self.state.seen[rule.name] = (line.number, _last(rule.expressions[0], line, found)["value"])
         elif isinstance(rule, Evidence):
             first, _ = self.state.evidence.get(rule.name, (_sign(line, found), 0))
             self.state.evidence[rule.name] = (first, line.number)
         elif isinstance(rule, Jit):
             self._jit(rule, line, found)
+        return True
 
-    def _mark(self, name: str, line: Line, found: re.Match[str]) -> None:
+    def _mark(self, name: str, line: Line) -> bool:
+        """Where a mark changes what lines mean, all of them are looked at again from there on."""
         state = self.state
+        before, known = (state.unavailable, state.ready, state.shutdown), len(state.findings) + len(state.errors)
         if name == "unavailable":
             state.unavailable = True
         elif name == "ready" and not state.unavailable:
             self._is_ready(line.number)
-        elif name == "shutdown" and state.shutdown is None:
-            state.shutdown = line.number
-            self._scanner.forget_boring()
+        elif name == "shutdown":
+            state.shutdown = state.shutdown or line.number
         elif name == "start":
-            self._starts(line.number)
+            self._starts()
+        now = self.state
+        if now.shutdown != before[2] or len(now.findings) + len(now.errors) != known:
+            self._scanner.forget_boring()
+        return before != (now.unavailable, now.ready, now.shutdown) or name == "quoting"
 
     def _is_ready(self, number: int) -> None:
         """What was found before and did not keep the server from becoming ready was not the cause of anything."""
         state = self.state
         if state.ready is None:
             state.ready = number
-            state.findings = {name: one for name, one in state.findings.items() if self._vetoes(one)}
+            state.findings = {key: one for key, one in state.findings.items() if self._vetoes(one)}
             state.errors.clear()
 
     def _vetoes(self, finding: Finding) -> bool:
         return any(pattern.veto for pattern in self._catalogue.patterns if pattern.name == finding.pattern)
 
-    def _starts(self, number: int) -> None:
+    def _starts(self) -> None:
         """A start after a shutdown is a new life; one after READY is a restart."""
         if self.state.shutdown is not None and self.state.ready is not None:
             self.state = State(evidence=self.state.evidence, seen=self.state.seen)
         self.state.ready = None
-        self.state.started = self.state.started or number
 
     def _error(self, line: Line, found: re.Match[str]) -> bool:
         """Keeps the first exceptions; False when there are enough."""
@@ -217,15 +226,15 @@ class Reader:
         level = line.level(found.end())
         if level < pattern.level or not self._is_time_for(pattern) or not self._near(pattern, line):
             return False
-        if pattern.name in self.state.findings:
+        strength = min(pattern.strength, _SOFT) if level < Level.ERROR and not pattern.phase else pattern.strength
+        if (pattern.name, strength) in self.state.findings:
             return pattern.strength > 1
         finding = self._finding(pattern, line, found)
         if finding is None:
             return False
-        strength = min(pattern.strength, 2) if level < Level.ERROR and pattern.phase is None else pattern.strength
-        self.state.findings[pattern.name] = replace(finding, strength=strength)
+        self.state.findings[pattern.name, strength] = replace(finding, strength=strength)
         if pattern.seek:
-            self._sought = pattern
+            self._sought = (pattern, strength)
             self._scanner.look_ahead = max(self._scanner.look_ahead, SEEK_LINES)
             self._seek(line)
         return pattern.strength > 1
@@ -245,11 +254,11 @@ class Reader:
         return finding(pattern, line.sentence(found.start()), dict(found.groupdict()), scene)
 
     def _seek(self, line: Line) -> None:
-        pattern = self._sought
+        pattern, strength = self._sought or (None, 0)
         if pattern and pattern.seek and (found := pattern.seek.search(line.message)):
-            done = self.state.findings[pattern.name]
+            done = self.state.findings[pattern.name, strength]
             values = {**done.captures, "culprit": found["culprit"]}
-            self.state.findings[pattern.name] = replace(
+            self.state.findings[pattern.name, strength] = replace(
                 done, culprit=found["culprit"], cause=fill(pattern.cause, values), fix=fill(pattern.fix, values)
             )
             self._sought = None
