@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.runtimes.builtin import RUN
+from toolkit.runtimes.environment import DEFAULT_PATH
 
-RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What compilers, libraries and the GPU driver may need of this machine; nothing else gets in.
 _INHERITED = (
     *("HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"),

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolkit.build.environment import base_env
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, write_atomic
+from toolkit.runtimes.builtin import RUN
 from toolkit.store import fingerprint, hash_files
 
-RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
 FORMAT = 1
 # Of ``serve/reference.py``: the environment has no transformers.
 NO_TRANSFORMERS = 4
 TIMEOUT_S = 600.0
-_INHERITED = ("HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,8 @@ def _make(
 
 
 def _environment(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "PATH": f"{python.parent}:{environ.get('PATH', os.defpath)}",
-        **{name: environ[name] for name in _INHERITED if name in environ},
-        # On the CPU: a GPU's memory is not ours to use before the plan gives it away.
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    """On the CPU: a GPU's memory is not ours to use before the plan gives it away."""
+    return {**base_env(python, environ), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:

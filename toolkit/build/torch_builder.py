@@ -17,13 +17,14 @@ import psutil
 from toolkit.build import guards
 from toolkit.build.compilers import Compiler, find_compiler
 from toolkit.build.engine import BuiltEngine
-from toolkit.build.environment import RUN, allowed_cores, step_env
+from toolkit.build.environment import allowed_cores, step_env
 from toolkit.build.fused_attention import Reading, read_package
 from toolkit.build.steps import Command, Progress, Report, run_together
 from toolkit.build.torch_recipe import TorchRecipe, read
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, write_atomic
+from toolkit.runtimes.builtin import RUN
 from toolkit.store import Store
 from toolkit.units import GIB
 

@@ -152,7 +152,8 @@ def why_not_paged(asked: Asked, own: Mapping[str, Given]) -> str | None:
         return f"the KV cache is {asked.recipe.kv_cache.type}"
     if checkpoint.int8_kv:
         return "the checkpoint's KV cache is INT8"
-    if checkpoint.fp8_kv and (not _fp8_weights(checkpoint) or _applies("kvquant-0.9", asked)):
+    early = not asked.has("--use_fp8_context_fmha") or _applies("kvquant-0.9", asked)
+    if checkpoint.fp8_kv and (early or not _fp8_weights(checkpoint)):
         return "the checkpoint's KV cache is FP8, and that needs FP8 weights and a later release"
     if checkpoint.fp8_kv and not _gpu_can(asked, "fp8-context"):
         return f"an FP8 KV cache needs FP8 attention, which SM {asked.sm} does not have"
@@ -209,8 +210,9 @@ def _recipe_faults(asked: Asked) -> Iterator[ToolkitError]:
 
 def _rule_faults(asked: Asked, values: Mapping[str, str | None], own: Mapping[str, Given]) -> Iterator[ToolkitError]:
     """What the builder would refuse, or change with a warning only, said before it runs."""
+    yield from _other_faults(asked, values, own)
     if asked.unfused:
-        yield from _unfused_faults(values, own)
+        yield from _unfused_faults(own)
         return
     paged = values.get("--use_paged_context_fmha") == ON
     if paged and (why := why_not_paged(asked, own)):
@@ -221,8 +223,7 @@ def _rule_faults(asked: Asked, values: Mapping[str, str | None], own: Mapping[st
     if wanted is not None and (wanted.value == ON) != _wants_fp8(asked, values, {**own, **_only_paged(values)}):
         yield _conflict(own, "--use_fp8_context_fmha", "the builder would switch it, by the checkpoint's quantization")
     if values.get("--gpt_attention_plugin") == OFF:
-        yield _conflict(own, "--gpt_attention_plugin", "fused attention and the paged KV cache are in this plugin")
-    yield from _other_faults(asked, values, own)
+        yield _conflict(own, "--gpt_attention_plugin", "fused attention is in this plugin")
 
 
 def _only_paged(values: Mapping[str, str | None]) -> dict[str, Given]:
@@ -230,6 +231,8 @@ def _only_paged(values: Mapping[str, str | None]) -> dict[str, Given]:
 
 
 def _other_faults(asked: Asked, values: Mapping[str, str | None], own: Mapping[str, Given]) -> Iterator[ToolkitError]:
+    if values.get("--gpt_attention_plugin") == OFF and asked.recipe.kv_cache.type == "paged":
+        yield _conflict(own, "--gpt_attention_plugin", "the paged KV cache is in this plugin")
     if values.get("--multiple_profiles") == ON and "--opt_num_tokens" in values:
         yield _conflict(own, "--opt_num_tokens", "'multiple_profiles: enable' excludes it")
     if "--gather_context_logits" in values and values.get("--max_draft_len", "0") != "0":
@@ -249,15 +252,13 @@ def _other_faults(asked: Asked, values: Mapping[str, str | None], own: Mapping[s
             yield _conflict(own, name, "it needs 'use_fused_mlp'")
 
 
-def _unfused_faults(values: Mapping[str, str | None], own: Mapping[str, Given]) -> Iterator[ToolkitError]:
+def _unfused_faults(own: Mapping[str, Given]) -> Iterator[ToolkitError]:
     for name in FUSED:
         if name in own and own[name].value != OFF:
             yield _conflict(own, name, "'fmha: disable' switches it off")
     for name in DRAFTS:
         if name in own and own[name].value != "0":
             yield _conflict(own, name, "draft tokens need fused attention, which 'fmha: disable' switches off")
-    if values.get("--gpt_attention_plugin") == OFF and ON in (values.get(_PAGED_KV), values.get(_KV_TYPE)):
-        yield _conflict(own, "--gpt_attention_plugin", "the paged KV cache is in this plugin")
 
 
 def _conflict(own: Mapping[str, Given], name: str, why: str) -> ToolkitError:
