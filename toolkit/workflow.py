@@ -33,6 +33,7 @@ from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.runtimes import flash
 from toolkit.store import Entry, Store, Use
 from toolkit.supervise import ports
+from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
 Report = Callable[[str], None]
@@ -216,6 +217,7 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     Raises: ToolkitError; nothing has been started or granted then.
     """
     check_runtimes(deployment)
+    StateFolder(home.state(deployment.model.name)).refuse_running(deployment.model.name)
     found, store = paths.find(deployment), Store(home.root)
     make_plan(deployment, this_host(), found)  # before a long build: does it fit at all?
     built = build_engines(deployment, found, store, report)

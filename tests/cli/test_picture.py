@@ -88,3 +88,11 @@ def test_parts_show_only_what_was_told():
 def test_the_overview_fits_without_losing_a_service():
     text = drawn(picture.overview(status(service(), service("embed", state="BACKOFF"))))
     assert "BACKOFF" in text
+
+
+def test_what_is_off_plan_is_told_with_its_service():
+    text = "1 of 4 threads are not held to the plan: worker (pid 10, thread 12) may run on 0-3"
+    placement = {"on_plan_percent": 75.0, "threads": 4, "drift": [text]}
+    shown = status(service(placement=placement), service("embed", placement=None))
+    assert "75% of 4" in drawn(picture.overview(shown), width=200)
+    assert drawn(picture.drift(shown), width=200).strip() == f"llm: {text}"

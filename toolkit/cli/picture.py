@@ -18,7 +18,7 @@ STYLES = {
     "DRAINING": "magenta", "BACKOFF": "red", "STOPPED": "grey50", "FAILED": "bold red",
 }  # fmt: skip
 OVERVIEW = (
-    "service", "state", "attempt", "pid", "cpus", "gpus", "first / steady p50", "restarts", "last failure",
+    "service", "state", "attempt", "pid", "cpus", "on plan", "gpus", "first / steady p50", "restarts", "last failure",
 )  # fmt: skip
 BAR_WIDTH, TIMELINE_WIDTH = 20, 50
 BLOCK = "█"
@@ -141,11 +141,26 @@ def overview(status: Mapping[str, Any]) -> Table:
         times, failure = service["first_token_ms"], service["last_failure"]
         table.add_row(
             service["name"], Text(service["state"], STYLES[service["state"]]), str(service["attempt"]),
-            str(service["pid"] or "-"), service["cpus"] or "-", _gpus(service["gpus"]),
+            str(service["pid"] or "-"), service["cpus"] or "-", _on_plan(service), _gpus(service["gpus"]),
             f"{_ms(times['first'])} / {_ms(times['p50'])}", str(service["restarts"]),
             str(failure["summary"]) if failure else "-",
         )  # fmt: skip
     return table
+
+
+def _on_plan(service: Mapping[str, Any]) -> str:
+    """Threads held to the planned CPUs."""
+    found = service.get("placement")
+    if not found or found["on_plan_percent"] is None:
+        return "-"
+    return f"{found['on_plan_percent']:.0f}% of {found['threads']}"
+
+
+def drift(status: Mapping[str, Any]) -> Text:
+    """What is not where it was planned, a line each; empty when all is."""
+    found = [(service["name"], service.get("placement")) for service in status["services"]]
+    lines = [f"{name}: {text}\n" for name, placement in found if placement for text in placement["drift"]]
+    return Text("".join(lines), "yellow")
 
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> str:

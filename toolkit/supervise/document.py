@@ -95,6 +95,7 @@ def _placement(found: Placement | None) -> dict[str, Any] | None:
         "memory_on_plan_percent": pages.on_plan_percent,
         "foreign": [_foreign(each) for each in found.foreign],
         "over_budget": [_over_budget(each) for each in found.over_budget],
+        "drift": list(found.drift.values()),
         "not_measurable": list(found.not_measurable),
     }
 

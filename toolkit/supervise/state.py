@@ -71,6 +71,12 @@ class StateFolder:
         self._events = _open_events(self.events_file)
         return previous
 
+    def refuse_running(self, deployment: str) -> None:
+        """Raises ToolkitError when another supervisor runs in it; an early answer, ``open`` gives the sure one."""
+        owner = self.owner()
+        if owner is not None and owner.alive:
+            raise self._taken(deployment)
+
     def _taken(self, deployment: str) -> ToolkitError:
         owner = self.owner()
         pid = owner.pid if owner else None
