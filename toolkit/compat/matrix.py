@@ -10,7 +10,19 @@ from toolkit.compat.model import Case, EnvironmentView
 from toolkit.compat.pairs import Sharing, sharing
 from toolkit.facts import Facts, FlashRow, Release
 
-FACTS = ("torch", "cuda", "tensorrt", "python", "transformers", "abi", "sm", "modes", "base_image", "flash_attn")
+FACTS = (
+    "torch",
+    "cuda",
+    "tensorrt",
+    "python",
+    "transformers",
+    "abi",
+    "sm",
+    "modes",
+    "cutlass_dsl",
+    "base_image",
+    "flash_attn",
+)
 
 
 @dataclass(frozen=True)

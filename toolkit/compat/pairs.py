@@ -12,7 +12,7 @@ from toolkit.compat.model import Case, Closest, EnvironmentView, Finding, Hit, P
 from toolkit.compat.packages import clashes
 from toolkit.compat.releases import found_version, lacking_wheels, missing_fact, wheels_of
 from toolkit.facts import Facts, FlashRow, Release
-from toolkit.facts.model import Closeness, within
+from toolkit.facts.model import Closeness, specifier, version, within
 
 LAST_MINOR = 9  # releases of one torch minor that ranges are tried with
 
@@ -33,16 +33,38 @@ def sharing(case: Case, view: EnvironmentView, release: Release | None, row: Fla
     torch, given = release.fact("torch"), view.packages.get("torch")
     sources = (*(torch.source if torch else ()), *row.source)
     if row.jit:
-        return Sharing("yes", "flash-attn-4 is pure Python and compiled at run time, so no C++ ABI is shared", sources)
+        return _compiled_later(release, row, sources)
     if torch is None:
         return Sharing("unknown", "no source says which torch this TensorRT-LLM accepts", row.source)
     if given:
         return _with_torch(case, view, torch.ranges, row, given, sources)
+    if row.torch and all(within(each, row.torch) is False for each in _in_range(torch.ranges)):
+        return Sharing("no", f"TensorRT-LLM accepts torch {torch}, this flash-attn needs {row.torch}", sources)
+    if row.prebuilt:
+        return Sharing("yes", f"TensorRT-LLM accepts torch {torch}, wheels are made for torch {row.torch}", sources)
     fitting = [each for each in row.wheel_torch if _minor_in(each, torch.ranges)]
     if fitting:
         why = f"TensorRT-LLM accepts torch {torch}, and wheels exist for torch {', '.join(fitting)}"
         return Sharing("yes", why, sources)
     return Sharing("build", f"TensorRT-LLM accepts torch {torch}; wheels are for {wheels_of(row)}", sources)
+
+
+def _compiled_later(release: Release, row: FlashRow, sources: tuple[str, ...]) -> Sharing:
+    """flash-attn-4 shares no binary interface, but it shares nvidia-cutlass-dsl."""
+    pin = release.fact("cutlass_dsl")
+    pinned = str(pin.value).removeprefix("==") if pin else None
+    if pin and row.cutlass_dsl and within(pinned, row.cutlass_dsl) is False:
+        why = f"TensorRT-LLM pins nvidia-cutlass-dsl {pinned}, this flash-attn-4 needs {row.cutlass_dsl}"
+        return Sharing("no", why, (*pin.source, *row.source))
+    why = "flash-attn-4 is pure Python, is compiled at run time and names no torch, so no C++ ABI is shared"
+    return Sharing("yes", why, sources)
+
+
+def _in_range(ranges: tuple[str, ...]) -> list[str]:
+    """Versions that a range names at its ends, as far as they are in it."""
+    ends = [each.version for text in ranges for each in specifier(text) or ()]
+    ends_and_bases = dict.fromkeys([*ends, *(str(known.base_version) for end in ends if (known := version(end)))])
+    return [end for end in ends_and_bases if within(end, ranges)]
 
 
 def _with_torch(  # noqa: PLR0917
@@ -154,18 +176,27 @@ def _claims(case: Case, view: EnvironmentView, trtllm: str | None, flash: str | 
 def shared_torch(case: Case) -> Iterator[Hit]:
     """What stands between the two when no torch is named: a build from source, or a fact that no source tells."""
     for view in case.environments.values():
-        if not view.hypothetical or not view.has("tensorrt-llm") or view.packages.get("torch"):
+        if not view.hypothetical or not view.has("tensorrt-llm"):
             continue
         release = case.facts.trtllm(view.packages["tensorrt-llm"])
         for package in view.flash_packages:
             row = case.facts.flash_attn(package, view.packages[package])
+            if view.packages.get("torch") and not (row and row.jit):  # judged by the torch that is named
+                continue
             found = sharing(case, view, release, row)
             if found.answer == "unknown" and release and row:
                 yield missing_fact(view, release, "torch")
+            if found.answer == "no":
+                yield _excluded(view, package, found)
             if found.answer == "build" and release and row:
                 values = {"package": package, "release": row.name, "wheels": wheels_of(row), "note": row.note or ""}
                 values["missing"] = f"the torch of TensorRT-LLM {release.name} ({release.fact('torch')})"
                 yield Hit("flash-attn-no-wheel", package, view.name, values, sources=found.sources)
+
+
+def _excluded(view: EnvironmentView, package: str, found: Sharing) -> Hit:
+    values = {"required_by": f"{package} {view.packages[package]}", "requirement": package, "found": found.why}
+    return Hit("dependency-conflict", package, view.name, values, sources=found.sources)
 
 
 def unsure(case: Case) -> Iterator[Hit]:

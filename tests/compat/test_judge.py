@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.compat.builders import FACTS, case, findings, gpu, host, service, view
+from tests.compat.test_rules import CASES
+from toolkit.compat import book, cases, judge
+from toolkit.compat.model import Finding
+
+FINDINGS = st.builds(
+    Finding,
+    id=st.just("x"),
+    severity=st.sampled_from(judge.SEVERITIES),
+    subject=st.just("s"),
+    environment=st.none(),
+    what=st.just("w"),
+    why=st.just("y"),
+    fix=st.just("f"),
+    evidence=st.just(()),
+    source=st.just("z"),
+    effect=st.sampled_from(("none", "step", "unknown", "blocks")),
+)
+
+
+@given(st.lists(FINDINGS, max_size=6), FINDINGS)
+def test_a_further_finding_never_improves_the_verdict(found: list[Finding], more: Finding) -> None:
+    before, after = judge.verdict(found), judge.verdict([*found, more])
+    assert judge.VERDICTS.index(after) >= judge.VERDICTS.index(before)
+
+
+@given(st.lists(FINDINGS, max_size=6), FINDINGS)
+def test_what_blocks_makes_it_incompatible_whatever_else_there_is(found: list[Finding], more: Finding) -> None:
+    assert judge.verdict([*found, replace(more, effect="blocks")]) == "incompatible"
+
+
+def test_nothing_found_is_runnable() -> None:
+    assert judge.verdict([]) == "runnable"
+
+
+@given(st.sampled_from(sorted(CASES)), st.sampled_from(sorted(CASES)))
+def test_errors_block_and_notes_do_not(one: str, other: str) -> None:
+    found = [*judge.find(CASES[one][0]()), *judge.find(CASES[other][0]())]
+    for each in found:
+        assert (each.effect == "blocks") == (each.severity == "error")
+        assert each.severity != "note" or each.effect == "none"
+
+
+def test_the_document_has_every_promised_key() -> None:
+    packages = {"tensorrt-llm": "0.12.0", "flash-attn": "2.6.3", "torch": "2.4.0"}
+    document = judge.judge(case(view(packages=packages))).document()
+    assert set(document) == {"verdict", "host", "environments", "pairs", "findings"}
+    assert set(document["environments"]["trtllm"]) == {
+        "executable", "python", "packages", "torch_cuda", "torch_cxx11_abi",
+    }  # fmt: skip
+    assert set(document["pairs"][0]) == {"a", "b", "closest", "needs", "why", "source"}
+    assert set(document["findings"][0]) == {
+        "id", "severity", "subject", "environment", "what", "why", "fix", "evidence", "source",
+    }  # fmt: skip
+    assert document["environments"]["trtllm"]["torch_cxx11_abi"] is False
+    assert document["environments"]["trtllm"]["packages"]["vllm"] is None
+    json.dumps(document)
+
+
+def test_errors_come_first() -> None:
+    found = judge.find(CASES["flash-attn-breaks-server"][0]())
+    order = [judge.SEVERITIES.index(each.severity) for each in found]
+    assert order == sorted(order)
+
+
+def test_two_services_of_one_environment_are_that_close() -> None:
+    services = {"a": service("vllm", model="m"), "b": service("vllm", model="m", port=8002)}
+    (pair,) = judge.judge(case(view(packages={"torch": "2.4.0"}), services=services)).pairs
+    assert (pair.a, pair.b, pair.closest) == ("a", "b", "same-env")
+
+
+def environments_of_two(one: str, other: str, **changes: object) -> judge.Report:
+    views = view("a", {"torch": one}), view("b", {"torch": other})
+    return judge.judge(case(*views, on=host(gpu(**changes))))  # type: ignore[arg-type]
+
+
+def test_two_torches_need_two_environments_and_may_share_a_gpu_with_budgets() -> None:
+    (pair,) = environments_of_two("2.4.0", "2.7.0").pairs
+    assert pair.closest == "same-gpu"
+    assert set(pair.needs) == {"separate_environments", "memory_budgets"}
+
+
+def test_exclusive_compute_mode_keeps_two_processes_off_one_gpu() -> None:
+    (pair,) = environments_of_two("2.4.0", "2.7.0", compute_mode="Exclusive_Process").pairs
+    assert pair.closest == "same-host"
+
+
+def test_what_cannot_run_here_is_apart() -> None:
+    views = view("a", {"torch": "2.4.0"}), view("b", {"tensorrt-llm": "0.12.0", "torch": "2.5.0"})
+    (pair,) = judge.judge(case(*views)).pairs
+    assert pair.closest == "apart"
+    assert "accepts torch" in pair.why
+
+
+def test_on_a_mixed_host_a_gpu_that_does_not_fit_is_a_warning_while_others_do() -> None:
+    found = findings(case(view("f", {"flash-attn": "2.6.3"}), on=host(gpu(), gpu(1, sm="7.5"))))
+    assert found["flash-attention-architecture"].severity == "warning"
+
+
+def test_an_engine_for_another_gpu_of_this_host_is_cured_by_assignment_not_by_a_build() -> None:
+    trigger = CASES["engine-compute-capability"][0]()
+    other = gpu(1, sm="8.9", name="NVIDIA L40S")
+    here = replace(trigger, host=host(*(trigger.host.gpus if trigger.host else ()), other))
+    assert "GPU 1" in findings(here)["engine-compute-capability"].fix
+
+
+def test_a_service_that_uses_no_flash_attn_is_not_told_of_its_limits() -> None:
+    services = {"e": service("flash", model="m", attention="sdpa")}
+    found = findings(case(view(packages={"flash-attn": "2.6.3"}), services=services, on=host(gpu(sm="7.5"))))
+    assert "flash-attention-architecture" not in found
+
+
+def test_every_rule_of_the_file_names_its_source() -> None:
+    for rule in book.rules().values():
+        assert rule.source
+        assert all((rule.what, rule.why, rule.fix))
+
+
+def test_without_a_host_the_document_still_has_its_keys() -> None:
+    document = judge.judge(cases.what_if(FACTS, {"torch": "2.4.0"}, None)).document()
+    assert document["host"]["gpus"] == []
