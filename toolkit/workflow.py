@@ -32,7 +32,7 @@ from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.runtimes import flash
 from toolkit.store import Entry, Store, Use
-from toolkit.supervise import ports
+from toolkit.supervise import diagnose_log, ports
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
@@ -268,6 +268,7 @@ def _supervisor(stage: Stage, held: Reservation, *told: Callable[[Supervisor], N
         stage.home.state(name),
         wrap=affinity.wrap,
         control_port=stage.deployment.control_port,
+        diagnose=diagnose_log.diagnose,
         reserve=held.hold,
         shortage=held.shortage,
         on_change=on_change,

@@ -110,3 +110,13 @@ def test_up_prints_timeline_and_first_tokens_for_people(coexist, deployment):
     assert answer.code == 0
     assert "first request" in answer.out
     assert "PRELOAD" in answer.out
+
+
+def test_a_failed_start_tells_the_diagnosis_not_the_log(coexist, deployment):
+    line = "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"
+    code = f"import sys; print('Traceback (most recent call last):'); print({line!r}); sys.exit(1)"
+    answer = coexist("up", deployment(argv=[sys.executable, "-c", code]), "--exit-when-ready", "--json")
+    assert answer.code == 1
+    assert answer.error["code"] == "missing_shared_library"
+    assert "libcudart.so.12" in answer.error["what"]
+    assert answer.error["hint"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from toolkit.diagnose.demangle import short_name, string_abi
+from toolkit.demangle import short_name, string_abi
 from toolkit.diagnose.model import Context, Holder, Verdict
 
 _GIB = 1024**3
