@@ -14,7 +14,6 @@ from toolkit.runtimes.base import Generation, HttpProbe
 from toolkit.warm import prompts, sse
 from toolkit.warm.model import Clock, Target, WarmupError
 
-TOKEN_HEADER = "X-Coexist-Token"  # noqa: S105  the header's name, not a token
 # A program that compiles on its first request may take minutes for it.
 GENERATION_TIMEOUT_S = 300.0
 SHOWN_CHARS = 160

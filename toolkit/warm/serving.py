@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import aiohttp
 
+from toolkit.runtimes.builtin import TOKEN_HEADER
 from toolkit.warm import prompts
-from toolkit.warm.client import MAX_EMPTY_ANSWERS, TOKEN_HEADER, Client, or_fail
+from toolkit.warm.client import MAX_EMPTY_ANSWERS, Client, or_fail
 from toolkit.warm.model import Clock, FirstRequest, Proof, Target
 from toolkit.warm.steady import percentile
 
