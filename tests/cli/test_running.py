@@ -34,6 +34,13 @@ def test_a_detached_deployment_answers_until_it_is_taken_down(coexist, running):
     assert coexist("status").code == 1
 
 
+def test_detaching_runs_this_coexist_and_no_folder_of_that_name(coexist, tmp_path, monkeypatch, request):
+    (tmp_path / "toolkit").mkdir()
+    (tmp_path / "toolkit" / "__init__.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    assert request.getfixturevalue("running")["ready"] is True
+
+
 def test_logs_of_a_service_are_shown(coexist, running):
     assert "GET / HTTP/1.1" in coexist("logs", "web").out
     assert coexist("logs", "wbe").code == 1

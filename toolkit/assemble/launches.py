@@ -14,7 +14,7 @@ from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment
 from toolkit.home import Home
 from toolkit.host.model import Host
-from toolkit.plan.model import Plan, ServicePlan
+from toolkit.plan.model import DeviceGrant, Plan, ServicePlan
 from toolkit.plan.planner import CONTEXT_BYTES
 from toolkit.runtimes.base import Assignment, Context, Launch
 from toolkit.supervise.placement import Expected
@@ -141,7 +141,7 @@ def with_notes(plan: Plan, shown: Mapping[str, Launch]) -> Plan:
     return replace(plan, services=tuple(services))
 
 
-def _gpu(device: Any) -> dict[str, Any]:
+def _gpu(device: DeviceGrant) -> dict[str, Any]:
     budget = device.budget_bytes
     return {"uuid": device.uuid, "index": device.index, "budget_mib": None if budget is None else -(-budget // MIB)}
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit import workflow
+from toolkit.assemble.launches import Stage
 from toolkit.cli import output, picture
 from toolkit.config import load
 from toolkit.errors import ToolkitError
@@ -27,6 +28,7 @@ from toolkit.supervise.supervisor import Supervisor
 INTERRUPTED = 130
 REFRESH_PER_S = 10
 POLL_S = 0.05
+PROGRAM = Path(__file__).with_name("__main__.py")
 
 
 class Screen:
@@ -73,7 +75,7 @@ def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bo
     return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
 
 
-async def _run(stage: Any, screen: Screen, exit_when_ready: bool, timeout_s: float | None, as_json: bool) -> int:
+async def _run(stage: Stage, screen: Screen, exit_when_ready: bool, timeout_s: float | None, as_json: bool) -> int:
     interrupts: list[int] = []
     async with workflow.started(stage, screen.show) as supervisor:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -93,7 +95,7 @@ def _interrupt(supervisor: Supervisor, interrupts: list[int], number: int) -> No
     supervisor.request_stop()
 
 
-def _show_ready(supervisor: Supervisor, stage: Any, exit_when_ready: bool, as_json: bool) -> None:
+def _show_ready(supervisor: Supervisor, stage: Stage, exit_when_ready: bool, as_json: bool) -> None:
     status = supervisor.snapshot()
     if as_json:
         output.document(status)
@@ -120,7 +122,7 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     folder = Home.find().state(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     answer, log = folder / "up.json", folder / "up.log"
-    argv = [sys.executable, "-m", "toolkit.cli", "up", str(config.absolute()), "--json"]
+    argv = [sys.executable, str(PROGRAM), "up", str(config.absolute()), "--json"]
     argv += [] if timeout_s is None else ["--timeout", f"{timeout_s}s"]
     with answer.open("wb") as out, log.open("wb") as err:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
