@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.build import trtllm_bench
+from tests.build.trtllm_bench import TrtllmBench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> TrtllmBench:
+    made = trtllm_bench.make(tmp_path)
+    made.recipe("checkpoint: ckpt\nfmha: disable\n")
+    (tmp_path / "node.yaml").write_text(
+        "version: 1\nname: node\nenvironments:\n  trtllm: {python: env/bin/python}\n"
+        "engines:\n  tiny: {recipe: recipe.yaml, environment: trtllm}\n"
+        "services:\n  llm: {runtime: command, argv: ['true'], ready: {path: /}}\n"
+    )
+    return made
+
+
+def test_a_what_if_prints_the_commands_of_a_release_and_writes_nothing(coexist, bench: TrtllmBench) -> None:
+    answer = coexist("build", bench.folder / "recipe.yaml", "--dry-run", "--trtllm-version", "0.12.0", "--json")
+    assert answer.code == 0
+    (engine,) = answer.document["engines"]
+    argv = engine["commands"][0]["argv"]
+    assert argv[argv.index("--context_fmha") + 1] == "disable"
+    assert engine["fmha"] == {"asked": "disable", "built": None, "phase": "context", "proof": None}
+    assert engine["guards"]
+    assert any("nearest_dev" in note for note in engine["notes"])
+    assert not (bench.folder / "home").exists()
+
+
+@pytest.mark.parametrize(("version", "code"), [("1.3.0", "no_engine_mode"), ("0.7.1", "trtllm_version")])
+def test_a_release_without_engines_is_exit_1_with_what_to_do(
+    version: str, code: str, coexist, bench: TrtllmBench
+) -> None:
+    answer = coexist("build", bench.folder / "recipe.yaml", "--dry-run", "--trtllm-version", version, "--json")
+    assert (answer.code, answer.error["code"]) == (1, code)
+    assert answer.error["hint"]
+
+
+def test_a_what_if_is_for_looking_only(coexist, bench: TrtllmBench) -> None:
+    assert coexist("build", bench.folder / "recipe.yaml", "--trtllm-version", "1.2.0").code == 2
+
+
+def test_a_what_if_needs_no_interpreter(coexist, bench: TrtllmBench) -> None:
+    bench.python.unlink()
+    arguments = ("build", bench.folder / "node.yaml", "--dry-run", "--trtllm-version", "1.2.0", "--json")
+    (engine,) = coexist(*arguments).document["engines"]
+    assert engine["commands"][0]["argv"][0] == "env/bin/trtllm-build"
+
+
+def test_a_what_if_of_engines_without_tensorrt_llm_is_told(coexist, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "r.yaml").write_text("version: 1\nname: t\nbuilder: torch\nmodel: model\n")
+    answer = coexist("build", tmp_path / "r.yaml", "--dry-run", "--trtllm-version", "1.2.0")
+    assert answer.code == 1
+    assert "Remove --trtllm-version" in answer.err
+
+
+def test_a_deployment_builds_in_the_environment_it_names(coexist, bench: TrtllmBench) -> None:
+    answer = coexist("build", bench.folder / "node.yaml", "--json")
+    assert answer.code == 0, answer.err
+    (engine,) = answer.document["engines"]
+    assert (engine["fmha"]["built"], engine["reused"]) == ("disable", False)
+    again = coexist("build", bench.folder / "node.yaml")
+    assert again.out.startswith("reused ")
+
+
+def test_a_failed_build_is_one_json_error(coexist, bench: TrtllmBench) -> None:
+    bench.install("0.21.0", "fmha_left_on")
+    answer = coexist("build", bench.folder / "node.yaml", "--json")
+    assert (answer.code, answer.error["code"]) == (1, "refused_fmha")
+    assert list((bench.folder / "home" / "engines").glob("[0-9a-f]*")) == []
+
+
+def test_an_engine_is_adopted_after_it_was_judged(coexist, bench: TrtllmBench) -> None:
+    built = coexist("build", bench.folder / "node.yaml", "--json").document["engines"][0]
+    theirs = bench.folder / "theirs"
+    theirs.mkdir()
+    for path in Path(built["path"]).iterdir():
+        if path.name not in ("manifest.json", ".use.lock"):
+            (theirs / path.name).write_bytes(path.read_bytes())
+    answer = coexist("engines", "adopt", theirs, "--env", bench.python, "--name", "given", "--json")
+    assert answer.code == 0, answer.out
+    assert answer.document["engine"]["name"] == "given"
+    assert {row["id"] for row in answer.document["findings"]} == {"capability_unknown"}
+    assert coexist("engines", "verify", "given").code == 0
+
+
+def test_an_engine_of_another_release_is_refused_for_the_deployment(coexist, bench: TrtllmBench) -> None:
+    bench.install("0.20.0")
+    built = coexist("build", bench.folder / "node.yaml", "--json").document["engines"][0]
+    bench.install("0.21.0")
+    answer = coexist("engines", "adopt", built["path"], "--config", bench.folder / "node.yaml", "--json")
+    assert answer.code == 1
+    assert "release_differs" in {row["id"] for row in answer.error["findings"]}
