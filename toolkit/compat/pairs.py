@@ -224,9 +224,11 @@ def _role_pair(case: Case, one: Role, other: Role, findings: tuple[Finding, ...]
     views = [case.environments.get(role.environment) for role in (one, other)]
     first, second = views
     if one.environment == other.environment:
-        return Pair(one.name, other.name, "same-env", _budgets(one, other), "They run in one environment.", "")
+        return Pair(
+            one.name, other.name, "same-env", _budgets(one, other), "They run in one environment.", "the deployment"
+        )
     if first is None or second is None:
-        return Pair(one.name, other.name, "same-host", (), "Their environments were not read.", "")
+        return Pair(one.name, other.name, "same-host", (), "Their environments were not read.", "coexist host --record")
     found = _apart_by(first, second)
     if not found:
         why = "Nothing in their requirements keeps them from sharing an environment; processes of their own are safer."
