@@ -1,11 +1,14 @@
 """Measures pinning on this machine: threads on plan, what pinning costs a start, and how long the check takes.
 
-Usage: python scripts/measure_affinity.py [--processes N] [--threads N] [--rounds N]
+Usage: python scripts/measure_affinity.py [--processes N] [--threads N] [--rounds N] [--deployment CONFIG]
+
+With a deployment it is started for real, and every thread of every service is looked at when all are ready.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -74,6 +77,8 @@ def main() -> None:
     print(
         f"start of a process: {plain_ms:.1f} ms, through the wrapper {wrapped_ms:.1f} ms (median of {options.rounds})"
     )
+    if options.deployment:
+        _print_deployment(options.deployment)
 
 
 def _options() -> argparse.Namespace:
@@ -81,7 +86,22 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--deployment", type=Path, help="start this deployment and look at its services")
     return parser.parse_args()
+
+
+def _print_deployment(config: Path) -> None:
+    argv = [sys.executable, "-m", "toolkit.cli", "up", str(config), "--exit-when-ready", "--json"]
+    root = str(Path(__file__).resolve().parent.parent)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, check=False, text=True, env={**os.environ, "PYTHONPATH": root})
+    document = json.loads(done.stdout)
+    if "error" in document:
+        raise SystemExit(f"{config}: {document['error']['what']}")
+    for service in document["services"]:
+        placement = service["placement"]
+        on_plan = f"{placement['on_plan_percent']:.1f}% of {placement['threads']} threads on plan"
+        print(f"{service['name']:32} {on_plan} (CPUs {service['cpus']}); {'; '.join(placement['not_measurable'])}")
+        print("".join(f"  DRIFT {text}\n" for text in placement["drift"]), end="")
 
 
 def _measure(

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from toolkit.config.models import Deployment
 from toolkit.host.model import Core, Gpu, GpuLink, Host, NumaNode

@@ -95,6 +95,8 @@ def test_three_boots_are_right_and_compile_nothing(engine, coexist, quickstart):
             assert service["canary"]["ok"] is True
             assert service["first_token_ms"]["first"] > 0
             assert service["late_compiles"] == 0
+            assert service["placement"]["on_plan_percent"] == 100
+            assert service["placement"]["drift"] == []
     home = Path(engine["path"]).parents[1]
     assert list(home.glob("cache/*/*/inductor/**/*.so")) == []
 
