@@ -77,7 +77,7 @@ def _one_question(asked: list[str], gpu: str | None) -> None:
         raise UsageError("--gpu belongs to --versions; a deployment is checked for --host or this host", code="usage")
 
 
-def _report(  # noqa: PLR0917  the options of the command
+def _report(
     config: Path | None,
     environments: tuple[str, ...],
     versions: str | None,
@@ -103,10 +103,12 @@ def _of_deployment(config: Path, host_file: Path | None) -> Report:
 
 
 def _host(host_file: Path | None) -> Host:
-    from toolkit import workflow
-    from toolkit.host import record
+    from toolkit import affinity
+    from toolkit.host import probe, record
 
-    return record.load(host_file) if host_file else workflow.this_host()
+    # Not workflow.this_host: all that a start needs takes longer to import than the check takes.
+    here = affinity.probe_mempolicy_permitted
+    return record.load(host_file) if host_file else probe.probe(mempolicy_permitted=here)
 
 
 def _pairs(text: str) -> dict[str, str]:
