@@ -76,7 +76,7 @@ class Batcher:
         return False
 
     def submit(self, request: Request) -> None:
-        """Nothing; the texts wait for a batch. A request that is larger than the queue may wait alone.
+        """The texts wait for a batch. A request that is larger than the queue may wait alone.
 
         Raises: QueueFullError.
         """
@@ -97,7 +97,7 @@ class Batcher:
         return max(0.0, self._queue[0].arrived_s + self._limits.max_wait_s - self._clock())
 
     def step(self, admit: bool = True) -> None:
-        """Nothing; runs one batch."""
+        """Runs one batch."""
         batch = self._take()
         if not batch:
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from toolkit.errors import ToolkitError
 from toolkit.serve import arguments, compiles
 from toolkit.serve.api import ApiError, read_object
 from toolkit.serve.completions import (
@@ -31,7 +29,8 @@ from toolkit.serve.sampling import Sampling, Token
 from toolkit.serve.scheduler import Engine, QueueFullError, Request, Scheduler
 from toolkit.serve.status import Status
 from toolkit.serve.tokenizer import TextTokenizer, read_json
-from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, bind, log, log_to_stderr, run
+from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
+from toolkit.serve.web import main as web_main
 from toolkit.serve.worker import Worker
 
 PROBE_PROMPT = "Hello"
@@ -51,7 +50,7 @@ class LoadedEngine(Engine, Protocol):
         """Names of the shapes to warm."""
 
     def run_shape(self, key: str) -> None:
-        """Nothing; runs one shape."""
+        """Runs one shape."""
 
 
 Loader = Callable[[Path, str, Callable[[str, float], None]], LoadedEngine]
@@ -68,13 +67,13 @@ class EngineMetrics(Metrics):
         self._generated_tokens = self.counter("coexist_server_generated_tokens", "Tokens generated.")
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
-        """Nothing; counts a prompt and its first token."""
+        """Counts a prompt and its first token."""
         self._first.observe(seconds)
         self._prompt_tokens.inc(prompt_tokens)
         self._generated_tokens.inc()
 
     def step(self, seconds: float, tokens: int) -> None:
-        """Nothing; counts a decode step."""
+        """Counts a decode step."""
         self._step.observe(seconds)
         self._generated_tokens.inc(tokens)
 
@@ -127,7 +126,7 @@ class EngineBackend:
         return [*shapes, CHAT_KEY] if mode == "full" and self._tokenizer.has_chat_template else shapes
 
     def run_key(self, key: str) -> None:
-        """Nothing; runs one shape of the engine, or writes a chat."""
+        """Runs one shape of the engine, or writes a chat."""
         if key == CHAT_KEY:
             self._tokenizer.warm_chat()
         else:
@@ -138,7 +137,7 @@ class EngineBackend:
         return {"/v1/completions": self._completions, "/v1/chat/completions": self._chat}
 
     async def probe(self) -> None:
-        """Nothing, after one token. Raises: ApiError."""
+        """Returns after one token. Raises: ApiError."""
         ask = Ask(max_tokens=1, sampling=Sampling())
         ids = self._tokenizer.encode(PROBE_PROMPT)
         await self._whole(ask, CompletionShape(self._model_name, self._tokenizer, ask, ids, Usage(len(ids))))
@@ -266,9 +265,7 @@ def load(backend: EngineBackend, options: Any, status: Status, loader: Loader, n
     with status.timed("tokenizer"):
         tokenizer = TextTokenizer.load(options.engine_dir)
     scheduler = backend.ready(engine, tokenizer, notify)
-    status.move("preload", "loaded")
-    gc.enable()
-    gc.freeze()
+    loaded(status)
     return scheduler
 
 
@@ -290,17 +287,11 @@ def parse(argv: Sequence[str]) -> Any:
 def main(argv: Sequence[str], loader: Loader = _compiled_engine) -> int:
     """The process's exit status: 0 after draining, 1 when a person must change something."""
     options = parse(argv)
-    log_to_stderr()
-    try:
-        listener = bind(options.host, options.port)
-    except ToolkitError as e:
-        log.error("error: %s", e)
-        return e.exit_code
-    # Importing makes many objects and no garbage; load() turns collection on again.
-    gc.disable()
-    status, ended = Status(), Ended()
     model_name = options.served_model_name or options.engine_dir.resolve().name
-    backend = EngineBackend(model_name, options.max_queue, status)
-    worker = Worker(lambda: load(backend, options, status, loader, worker.notify), ended.worker_ended)
-    server = Server(model_name, status, backend=backend, worker=worker, metrics=backend.metrics)
-    return run(server, worker, ended, listener)
+
+    def make(status: Status, ended: Ended) -> tuple[Server, Worker]:
+        backend = EngineBackend(model_name, options.max_queue, status)
+        worker = Worker(lambda: load(backend, options, status, loader, worker.notify), ended.worker_ended)
+        return Server(model_name, status, backend=backend, worker=worker, metrics=backend.metrics), worker
+
+    return web_main(options.host, options.port, make)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from toolkit.errors import ToolkitError
 from toolkit.serve import arguments, compiles, embeddings
 from toolkit.serve.api import ApiError, read_object
 from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request
 from toolkit.serve.metrics import Metrics
 from toolkit.serve.status import Status
-from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, bind, log, log_to_stderr, run
+from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
+from toolkit.serve.web import main as web_main
 from toolkit.serve.worker import Worker
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class FrontendMetrics(Metrics):
         self._tokens = self.counter("coexist_server_prompt_tokens", "Tokens embedded.")
 
     def batch(self, texts: int, tokens: int, seconds: float) -> None:
-        """Nothing; counts one batch."""
+        """Counts one batch."""
         self._batch.observe(texts)
         self._seconds.observe(seconds)
         self._tokens.inc(tokens)
@@ -100,7 +99,7 @@ class FrontendBackend:
         return keys if mode == "full" else keys[:1]
 
     def run_key(self, key: str) -> None:
-        """Nothing; embeds as many texts of that length as the key says."""
+        """Embeds as many texts of that length as the key says."""
         texts, _, tokens = key.partition("x")
         self.encoder.embed([[0] * int(tokens)] * int(texts))
 
@@ -109,7 +108,7 @@ class FrontendBackend:
         return {"/v1/embeddings": self._embeddings}
 
     async def probe(self) -> None:
-        """Nothing, after one text. Raises: ApiError."""
+        """Returns after one text. Raises: ApiError."""
         await self._embed(self._tokenizer.encode([PROBE_TEXT]))
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
@@ -195,9 +194,7 @@ def load(backend: FrontendBackend, options: Any, status: Status, notify: Callabl
     tokens = _batch_tokens(device)
     limits = Limits(options.max_batch, tokens, options.max_wait_ms / 1000, max_queue=options.max_queue)
     batcher = backend.ready(encoder, tokenizer, limits, notify)
-    status.move("preload", "loaded")
-    gc.enable()
-    gc.freeze()
+    loaded(status)
     return batcher
 
 
@@ -231,17 +228,11 @@ def parse(argv: Sequence[str]) -> Any:
 def main(argv: Sequence[str]) -> int:
     """The process's exit status: 0 after draining, 1 when a person must change something."""
     options = parse(argv)
-    log_to_stderr()
-    try:
-        listener = bind(options.host, options.port)
-    except ToolkitError as e:
-        log.error("error: %s", e)
-        return e.exit_code
-    # Importing makes many objects and no garbage; load() turns collection on again.
-    gc.disable()
-    status, ended = Status(), Ended()
     model_name = options.served_model_name or options.model_dir.resolve().name
-    backend = FrontendBackend(model_name, options.attention, status)
-    worker = Worker(lambda: load(backend, options, status, worker.notify), ended.worker_ended)
-    server = Server(model_name, status, backend=backend, worker=worker, metrics=backend.metrics)
-    return run(server, worker, ended, listener)
+
+    def make(status: Status, ended: Ended) -> tuple[Server, Worker]:
+        backend = FrontendBackend(model_name, options.attention, status)
+        worker = Worker(lambda: load(backend, options, status, worker.notify), ended.worker_ended)
+        return Server(model_name, status, backend=backend, worker=worker, metrics=backend.metrics), worker
+
+    return web_main(options.host, options.port, make)

@@ -38,7 +38,7 @@ class Generation:
         return stopped
 
     def on_finish(self, reason: FinishReason, message: str | None) -> None:
-        """Nothing; what was held back in case of a stop string is let through."""
+        """What was held back in case of a stop string is let through."""
         self._send(Piece(self._stops.flush(), (), reason, message))
 
     async def pieces(self) -> AsyncIterator[Piece]:

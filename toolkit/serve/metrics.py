@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from toolkit.serve.status import Status
+from toolkit.serve.status import Stage, Status
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-STAGES = ("preload", "loaded", "serving", "draining")
+STAGES: tuple[str, ...] = get_args(Stage)
 
 
 class Metrics:
@@ -30,7 +31,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """Nothing; registers a gauge that is read when the page is."""
+        """Registers a gauge that is read when the page is."""
         Gauge(name, help_text, registry=self.registry).set_function(read)
 
     def counter(self, name: str, help_text: str) -> Counter:

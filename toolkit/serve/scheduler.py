@@ -32,7 +32,7 @@ class Engine(Protocol):
         """Logits [n, vocab] after one more token in each slot."""
 
     def release(self, slot: int) -> None:
-        """Nothing; the slot is free afterwards."""
+        """The slot is free afterwards."""
 
 
 class Listener(Protocol):
@@ -42,17 +42,17 @@ class Listener(Protocol):
         """True when the text has met a stop string."""
 
     def on_finish(self, reason: FinishReason, message: str | None) -> None:
-        """Nothing; called exactly once. ``message`` comes with ``error``."""
+        """Called exactly once. ``message`` comes with ``error``."""
 
 
 class Observer(Protocol):
     """Who counts; times in seconds."""
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
-        """Nothing; from submission to the first token."""
+        """A first token came, so long after its submission."""
 
     def step(self, seconds: float, tokens: int) -> None:
-        """Nothing; one decode step, which gave one token to each of ``tokens`` requests."""
+        """A decode step gave one token to each of ``tokens`` requests."""
 
 
 class QueueFullError(Exception):
@@ -110,7 +110,7 @@ class Scheduler:
         return bool(self._active)
 
     def submit(self, request: Request) -> None:
-        """Nothing; the request waits for a slot.
+        """The request waits for a slot.
 
         Raises: QueueFullError when ``max_queue`` requests wait already.
         """
@@ -124,7 +124,7 @@ class Scheduler:
         return 0 if self._waiting or self._active else None
 
     def step(self, admit: bool = True) -> None:
-        """Nothing; prompts take free slots, then every slot in use decodes one token.
+        """Prompts take free slots, then every slot in use decodes one token.
 
         While slots decode, one prompt enters per step, so that a burst of prompts does not stall them.
         """

@@ -45,12 +45,12 @@ class Status:
         return True
 
     def drain(self) -> None:
-        """Nothing; from any stage the server is draining afterwards."""
+        """From any stage the server is draining afterwards."""
         for source in ("preload", "loaded", "serving"):
             self.move(source, "draining")
 
     def part(self, name: str, seconds: float) -> None:
-        """Nothing; adds to the time of a part of the start."""
+        """Adds to the time of a part of the start."""
         self.parts[name] = (self.parts.get(name) or 0.0) + seconds
 
     @contextlib.contextmanager
@@ -63,7 +63,7 @@ class Status:
             self.part(name, self._clock() - start_s)
 
     def read(self, count_bytes: int) -> None:
-        """Nothing; tells of progress in reading weights."""
+        """Counts weights that were read."""
         self.bytes_read += count_bytes
 
     @contextlib.contextmanager
@@ -79,7 +79,7 @@ class Status:
                 self._idle.set()
 
     async def idle(self) -> None:
-        """Nothing, once no request is in flight."""
+        """Returns once no request is in flight."""
         await self._idle.wait()
 
     def document(self, compile_events: int, attention: str | None) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class TextTokenizer:
         return self.encode(self.render(messages, add_generation_prompt=add_generation_prompt), special=False)
 
     def warm_chat(self) -> None:
-        """Nothing; the template is compiled afterwards, though it may refuse a message as plain as this one."""
+        """The template is compiled afterwards, though it may refuse a message as plain as this one."""
         with contextlib.suppress(ValueError):
             self.chat([{"role": "user", "content": "Hello"}])
 

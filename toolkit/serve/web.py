@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import hmac
 import logging
 import os
@@ -47,10 +48,10 @@ class Backend(Protocol):
         """Names of the shapes to run."""
 
     def run_key(self, key: str) -> None:
-        """Nothing; runs one shape. Called in the worker's thread."""
+        """Runs one shape. Called in the worker's thread."""
 
     async def probe(self) -> None:
-        """Nothing, after one token or one text has run."""
+        """Returns after one token or one text has run."""
 
     def inference(self) -> Mapping[str, Handler]:
         """Paths that are POSTed to, and who answers them."""
@@ -217,6 +218,28 @@ def bind(host: str, port: int) -> socket.socket:
         raise ToolkitError(f"cannot listen there: {e.strerror or e}", where, "Check --host and --port.") from e
 
 
+def main(host: str, port: int, make: Callable[[Status, Ended], tuple[Server, Worker]]) -> int:
+    """The process's exit status: 0 after draining, 1 when a person must change something."""
+    log_to_stderr()
+    try:
+        listener = bind(host, port)
+    except ToolkitError as e:
+        log.error("error: %s", e)
+        return e.exit_code
+    # Importing makes many objects and no garbage; ``loaded`` turns collection on again.
+    gc.disable()
+    ended = Ended()
+    server, worker = make(Status(), ended)
+    return run(server, worker, ended, listener)
+
+
+def loaded(status: Status) -> None:
+    """The stage is loaded; garbage is collected again, what loading made left out."""
+    status.move("preload", "loaded")
+    gc.enable()
+    gc.freeze()
+
+
 def run(server: Server, worker: Worker, ended: Ended, listener: socket.socket) -> int:
     """The process's exit status, once the server was told to stop and has drained, or could not load."""
     code = asyncio.run(_run(server, worker, ended, listener))
@@ -242,12 +265,12 @@ class Ended:
         return self._future
 
     def set(self, code: int) -> None:
-        """Nothing; may be called from the loop, more than once."""
+        """Ends the server with this exit status, the first time; for the event loop."""
         if self._future is not None and not self._future.done():
             self._future.set_result(code)
 
     def worker_ended(self, error: BaseException | None) -> None:
-        """Nothing; logs what ended the worker. Called in its thread."""
+        """Logs what ended the worker. Called in its thread."""
         if error is None:
             return
         if isinstance(error, ToolkitError):
@@ -296,7 +319,7 @@ def _handle_signals(status: Status, ended: Ended) -> None:
 
 
 def log_to_stderr() -> None:
-    """Nothing; lines of this room go to standard error from now on."""
+    """Lines of this room go to standard error from now on."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)

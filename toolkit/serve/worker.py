@@ -20,7 +20,7 @@ class Work(Protocol):
         """Seconds until the next step is due; 0: now; None: nothing to do."""
 
     def step(self, admit: bool) -> None:
-        """Nothing; one bounded piece of work. Without ``admit`` only what is under way goes on."""
+        """One bounded piece of work. Without ``admit`` only what is under way goes on."""
 
 
 class Worker:
@@ -39,11 +39,11 @@ class Worker:
         self._thread = threading.Thread(target=self._main, name="inference", daemon=True)
 
     def start(self) -> None:
-        """Nothing; the thread runs afterwards."""
+        """Starts the thread."""
         self._thread.start()
 
     def notify(self) -> None:
-        """Nothing; wakes the thread, because there is new work."""
+        """Wakes the thread, because there is new work."""
         with self._wake:
             self._wake.notify()
 
@@ -61,7 +61,7 @@ class Worker:
         return self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> None:
-        """Nothing; the thread has ended or the time is over."""
+        """Returns when the thread has ended or the time is over."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
