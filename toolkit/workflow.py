@@ -57,7 +57,7 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     stage = Stage(deployment.model, host, made, found, home, engines, {}, os.environ)
     shown = launches.launches(stage)
     commands = {name: (launch.argv, launch.env) for name, launch in shown.items()}
-    return plan_json.document(launches.with_notes(made, shown), commands)
+    return plan_json.document(launches.with_notes(made, host, shown), commands)
 
 
 def check_runtimes(deployment: LoadedDeployment) -> None:

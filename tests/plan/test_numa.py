@@ -42,8 +42,10 @@ def test_nothing_is_bound_where_gpu_memory_is_a_node_of_its_own():
     cores = tuple(Core(cpus=(c,)) for c in range(4))
     nodes = (NumaNode(node=0, cpus=(0, 1, 2, 3)), NumaNode(node=2, cpus=(), memory_bytes=GIB))
     coherent = Host(gpus=(gpu(0, gpu_numa_id=2),), cores=cores, cpus_allowed=(0, 1, 2, 3), numa=nodes)
-    service = only(coherent, gpus=1, cpus=2)
-    assert (service.numa_nodes, service.memory_bind) == ((0,), None)
+    for keys in ({"gpus": 1}, {}):
+        service = only(coherent, cpus=2, **keys)
+        assert (service.numa_nodes, service.memory_bind) == ((0,), None)
+        assert any("node 2 is memory only" in note for note in service.notes)
 
 
 def test_a_host_that_does_not_say_its_nodes_gets_no_binding():

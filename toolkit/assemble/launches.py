@@ -135,10 +135,17 @@ def _expected(stage: Stage, planned: ServicePlan, policy: MemoryPolicy) -> Expec
     )
 
 
-def with_notes(plan: Plan, shown: Mapping[str, Launch]) -> Plan:
-    """The plan, each service's notes followed by its runtime's."""
-    services = (replace(each, notes=(*each.notes, *shown[each.name].notes)) for each in plan.services)
+def with_notes(plan: Plan, host: Host, shown: Mapping[str, Launch]) -> Plan:
+    """The plan, each service's notes followed by what its memory prefers where it is not bound, and its runtime's."""
+    services = (
+        replace(each, notes=(*each.notes, *_preference(host, each), *shown[each.name].notes)) for each in plan.services
+    )
     return replace(plan, services=tuple(services))
+
+
+def _preference(host: Host, planned: ServicePlan) -> tuple[str, ...]:
+    policy = affinity.choose(host, planned.numa_nodes, planned.memory_bind)
+    return (f"memory {policy.why}",) if policy.kind == "preferred" else ()
 
 
 def _gpu(device: DeviceGrant) -> dict[str, Any]:

@@ -24,10 +24,10 @@ def nodes_of(cpus: Sequence[int], host: Host) -> tuple[int, ...]:
     return tuple(sorted(node.node for node in host.numa if wanted & set(node.cpus)))
 
 
-def has_gpu_nodes(host: Host) -> bool:
-    """Whether GPU memory shows up as NUMA nodes of its own, so that the driver allocates from nodes without CPUs."""
-    without_cpus = {node.node for node in host.numa if not node.cpus}
-    return any(gpu.gpu_numa_id is not None and gpu.gpu_numa_id in without_cpus for gpu in host.gpus)
+def memory_only_nodes(host: Host) -> tuple[int, ...]:
+    """Nodes that have no CPUs or are a GPU's own memory: the driver must be able to place pages there."""
+    own = {gpu.gpu_numa_id for gpu in host.gpus if gpu.gpu_numa_id is not None}
+    return tuple(sorted(own | {node.node for node in host.numa if not node.cpus}))
 
 
 def binding(cpus: Sequence[int], devices: Sequence[Device], host: Host) -> Binding:
@@ -38,9 +38,10 @@ def binding(cpus: Sequence[int], devices: Sequence[Device], host: Host) -> Bindi
         return Binding(None, f"the NUMA node of GPU {names} is unknown on this host, so memory is not bound")
     if host.limits.mempolicy_permitted is False:
         return Binding(None, "this container does not permit set_mempolicy, so memory is not bound; CPUs are")
-    if devices and has_gpu_nodes(host):
+    if apart := memory_only_nodes(host):
+        listed = format_cpu_list(apart)
         return Binding(
-            None, "GPU memory is NUMA nodes here; binding memory would keep the driver from them, so it is not"
+            None, f"NUMA node {listed} is memory only; binding would keep it from use, so memory is not bound"
         )
     nodes = nodes_of(cpus, host)
     if not nodes:
