@@ -238,7 +238,12 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
     """
     name, ledger = stage.deployment.name, Ledger.of_this_host()
     others = grants.held(ledger.grants())
-    wanted = grants.requests(stage.plan, stage.deployment, stage.host.context_bytes or planner.CONTEXT_BYTES)
+    wanted = grants.requests(
+        stage.plan,
+        stage.deployment,
+        stage.host.context_bytes or planner.CONTEXT_BYTES,
+        needs.host_bytes(stage.deployment, stage.paths),
+    )
     held = Reservation(ledger, Owner.current(name), wanted, grants.totals(stage.host, others))
     try:
         with ExitStack() as in_use:

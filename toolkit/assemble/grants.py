@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from toolkit.affinity import process_tree
 from toolkit.config.models import Deployment
@@ -14,14 +14,23 @@ from toolkit.reserve import GpuClaim, Grant, Owner, Request, Totals
 from toolkit.store.process import this_process
 
 
-def requests(plan: Plan, deployment: Deployment, context_bytes: int) -> dict[str, Request]:
-    """What each service needs, to be granted together; ``context_bytes`` come on top of each budget."""
-    return {service.name: _request(service, deployment, context_bytes) for service in plan.services}
+def requests(
+    plan: Plan, deployment: Deployment, context_bytes: int, host_bytes: Mapping[str, int]
+) -> dict[str, Request]:
+    """What each service needs, to be granted together; ``context_bytes`` come on top of each budget.
+
+    ``host_bytes``: main memory of services whose need is known.
+    """
+    return {
+        service.name: _request(service, deployment, context_bytes, host_bytes.get(service.name, 0))
+        for service in plan.services
+    }
 
 
-def _request(planned: ServicePlan, deployment: Deployment, context_bytes: int) -> Request:
+def _request(planned: ServicePlan, deployment: Deployment, context_bytes: int, host_bytes: int) -> Request:
     service = deployment.services[planned.name]
     budgets = [(device.uuid, device.budget_bytes) for device in planned.devices]
+    nodes = planned.memory_bind or ()  # where memory is not bound, no node can be charged for it
     return Request(
         gpus=tuple(
             GpuClaim(uuid=uuid, share=service.gpus.share, memory_bytes=None if size is None else size + context_bytes)
@@ -30,6 +39,7 @@ def _request(planned: ServicePlan, deployment: Deployment, context_bytes: int) -
         cpus=planned.cpus,
         # 'auto' takes what is left and gives way; only a number or a list is exclusive.
         cpus_shared=service.cpus == "auto",
+        numa_bytes={node: -(-host_bytes // len(nodes)) for node in nodes} if host_bytes else {},
         ports=(planned.port,),
     )
 
@@ -37,7 +47,16 @@ def _request(planned: ServicePlan, deployment: Deployment, context_bytes: int) -
 def totals(host: Host, others: Sequence[Held]) -> Totals:
     """What there is to grant, the grants of others included: each device's memory less what foreign processes hold."""
     found = {device.uuid: _grantable(device, others) for device in devices(host, others)}
-    return Totals(gpu_bytes=found, numa_bytes={node.node: node.memory_bytes for node in host.numa})
+    return Totals(gpu_bytes=found, numa_bytes=_of_nodes(host))
+
+
+def _of_nodes(host: Host) -> dict[int, int | None]:
+    """Bytes of each node; of a host with one, what processes may take there. Nodes that may grow are unknown."""
+    if len(host.numa) == 1:
+        return {host.numa[0].node: host.memory_bytes}
+    sizes = {node.node: node.memory_bytes for node in host.numa}
+    grows = host.memory_bytes is not None and sum(size or 0 for size in sizes.values()) < host.memory_bytes * 9 // 10
+    return dict.fromkeys(sizes) if grows else dict(sizes)
 
 
 def _grantable(device: Device, others: Sequence[Held]) -> int | None:

@@ -19,12 +19,24 @@ DEFAULT_MAX_BATCH = 32
 
 def read(deployment: Deployment, paths: Paths) -> dict[str, Need]:
     """The need of every service that has GPUs and whose model can be read; the others' stays unknown."""
+    return _read(deployment, paths, on_gpus=True)
+
+
+def host_bytes(deployment: Deployment, paths: Paths) -> dict[str, int]:
+    """Bytes of main memory that services without GPUs take for their models; absent: unknown."""
+    found = _read(deployment, paths, on_gpus=False)
+    return {name: need.least_bytes for name, need in found.items() if need.least_bytes is not None}
+
+
+def _read(deployment: Deployment, paths: Paths, *, on_gpus: bool) -> dict[str, Need]:
     found = {}
     for name, service in deployment.services.items():
+        if bool(service.gpus.size) != on_gpus:
+            continue
         engine = paths.engines.get(service.engine or "")
         recipe = engine.recipe.model if engine else None
         folder = paths.source(name, service)
-        config = _config(folder) if folder is not None and service.gpus.size else None
+        config = _config(folder) if folder is not None else None
         if folder is not None and config is not None and (need := _need(config, folder, service, recipe)):
             found[name] = need
     return found
