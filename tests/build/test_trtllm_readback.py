@@ -122,6 +122,21 @@ def test_auto_may_become_anything_and_off_is_null(tmp_path: Path) -> None:
     assert list(switched(built, asked)) == []
 
 
+def test_what_the_machine_decides_is_a_note(tmp_path: Path) -> None:
+    asked = Chosen({**OFF.words, "--use_custom_all_reduce": ("enable",)})
+    built = engine(tmp_path, plugins={**PLUGINS, "use_custom_all_reduce": False})
+    assert check_built(built, asked, "disable") == (
+        "use_custom_all_reduce: asked enable, the builder chose disable for this machine",
+    )
+
+
+def test_an_engine_that_does_not_tell_its_ranks_has_those_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"build_config": {"plugin_config": PLUGINS}}))
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.engine").write_bytes(b"engine")
+    assert read(tmp_path).world_size == 2
+
+
 def test_another_kv_cache_than_asked_is_a_switch(tmp_path: Path) -> None:
     built = engine(tmp_path, kv_cache_type="CONTINUOUS")
     assert list(switched(built, Chosen({"--kv_cache_type": ("paged",)}))) == [("kv_cache_type", "paged", "continuous")]

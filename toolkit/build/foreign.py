@@ -20,16 +20,18 @@ from toolkit.units import format_duration
 _TERM_GRACE_S = 3.0
 _POLL_S = 0.2
 _TAIL_BYTES = 65536
+# What threads that only wait for something may use, and still count as idle.
+_IDLE_CPU_S, _IDLE_CPU_SHARE, _IDLE_IO_BYTES = 0.1, 0.01, 1 << 20
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a step may do nothing: ``idle_s`` without output, files or processor time, ``silent_s`` with that alone.
+    """How long a step may do nothing: ``idle_s`` without output, files or work, ``silent_s`` with work alone.
 
     ``look_s``: how often its tree is looked at, which costs more than its output.
     """
 
-    idle_s: float = 180.0
+    idle_s: float = 60.0
     silent_s: float = 7200.0
     look_s: float = 2.0
 
@@ -81,13 +83,26 @@ def run(
     return Ended(process.returncode, tail(log_path, offset), clock() - began_s)
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What a tree has done so far: seconds of processor time, bytes read and written."""
+
+    cpu_s: float
+    io_bytes: int
+
+    def is_more_than(self, other: _Work, elapsed_s: float) -> bool:
+        """Whether it did more since then than threads that only wait do."""
+        idle_cpu_s = max(_IDLE_CPU_S, _IDLE_CPU_SHARE * elapsed_s)
+        return abs(self.cpu_s - other.cpu_s) >= idle_cpu_s or abs(self.io_bytes - other.io_bytes) >= _IDLE_IO_BYTES
+
+
 class _Look:
     """Whether a tree still does something."""
 
     def __init__(self, pid: int, log_path: Path, watched: Path, patience: Patience, clock: Callable[[], float]) -> None:
         self._pid, self._log_path, self._watched = pid, log_path, watched
         self._patience, self._clock = patience, clock
-        self._output, self._work = self._output_now(), self._work_now()
+        self._output, self._work = self._output_now(), _work(pid)
         self._spoke_s = self._worked_s = self._looked_s = clock()
 
     def quiet_s(self) -> float:
@@ -96,21 +111,18 @@ class _Look:
         if now_s - self._looked_s < self._patience.look_s:
             return 0.0
         self._looked_s = now_s
-        output, work = self._output_now(), self._work_now()
+        output, work = self._output_now(), _work(self._pid)
         if output != self._output:
-            self._spoke_s = self._worked_s = now_s
-        elif work != self._work:
-            self._worked_s = now_s
-        self._output, self._work = output, work
+            self._spoke_s = now_s
+        if output != self._output or work.is_more_than(self._work, now_s - self._worked_s):
+            self._worked_s, self._work, self._output = now_s, work, output
         silent_s, idle_s = now_s - self._spoke_s, now_s - self._worked_s
-        return silent_s if idle_s > self._patience.idle_s or silent_s > self._patience.silent_s else 0.0
+        if idle_s > self._patience.idle_s:
+            return idle_s
+        return silent_s if silent_s > self._patience.silent_s else 0.0
 
     def _output_now(self) -> int:
         return sum(_size(path) for path in (self._log_path, *self._watched.rglob("*")))
-
-    def _work_now(self) -> float:
-        """Seconds of processor time of the tree, in tenths: a sleeping interpreter's own ticks do not count."""
-        return round(sum(_cpu_s(process) for process in tree(self._pid)), 1)
 
 
 def _size(path: Path) -> int:
@@ -120,11 +132,19 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def _work(pid: int) -> _Work:
+    done = [_work_of(process) for process in tree(pid)]
+    return _Work(sum(each.cpu_s for each in done), sum(each.io_bytes for each in done))
+
+
+def _work_of(process: psutil.Process) -> _Work:
+    cpu_s, io_bytes = 0.0, 0
     with suppress(psutil.Error):
         times = process.cpu_times()
-        return float(times.user + times.system)
-    return 0.0
+        cpu_s = float(times.user + times.system)
+        io = process.io_counters()
+        io_bytes = int(io.read_chars + io.write_chars)
+    return _Work(cpu_s, io_bytes)
 
 
 def tree(pid: int) -> list[psutil.Process]:

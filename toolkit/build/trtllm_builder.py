@@ -286,8 +286,10 @@ def _check(job: Job, ended: Ended) -> tuple[EngineConfig, tuple[str, ...]]:
         raise ToolkitError(what, str(job.log_path), "Nothing was published.", code="engine_incomplete")
     engine = trtllm_readback.read(job.folder)
     trtllm_readback.check_ranks(engine, job.asked.checkpoint.world_size, said)
-    trtllm_readback.check_built(engine, job.chosen, job.asked.recipe.fmha)
-    notes = trtllm_readback.check_limits(engine, job.asked.recipe.limits)
+    notes = (
+        *trtllm_readback.check_built(engine, job.chosen, job.asked.recipe.fmha),
+        *trtllm_readback.check_limits(engine, job.asked.recipe.limits),
+    )
     return engine, (*notes, *_built_notes(engine, ended, job.asked))
 
 

@@ -16,6 +16,8 @@ from toolkit.store import read_json
 CONFIG = "config.json"
 RANK = re.compile(r"(?:.*_)?rank(\d+)\.engine")
 LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
+# Whether the GPUs reach each other's memory decides over it, and attention does not depend on it.
+MACHINE_DECIDES = ("use_custom_all_reduce",)
 _NOTHING_PUBLISHED = "Nothing was published."
 _WORDS = {ON: True, OFF: False, "true": True, "false": False}
 
@@ -77,11 +79,15 @@ def read(folder: Path) -> EngineConfig:
     model, build, plugins = parts
     mapping = _mapping(model.get("mapping"))
     tp_size, pp_size = (_count(mapping.get(key, model.get(old))) for key, old in _SIZES)
+    ranks = _ranks(folder)
+    told = any(key in mapping or old in model for key, old in (*_SIZES, ("world_size", "world_size")))
+    # A config that does not tell its ranks has those that are there.
+    sizes = tp_size * pp_size * _count(mapping.get("cp_size")) if told else len(ranks) or 1
     return EngineConfig(
         folder, _text(config.get("version")), _text(model.get("architecture", model.get("name"))),
         _text(model.get("dtype", model.get("precision"))), tp_size, pp_size,
-        _count(mapping.get("world_size"), tp_size * pp_size * _count(mapping.get("cp_size"))),
-        dict(_limits(build)), _kv_type(build, plugins), plugins, _ranks(folder),
+        _count(mapping.get("world_size"), sizes),
+        dict(_limits(build)), _kv_type(build, plugins), plugins, ranks,
     )  # fmt: skip
 
 
@@ -154,14 +160,20 @@ def check_ranks(engine: EngineConfig, world_size: int, why: str | None = None) -
     )
 
 
-def check_built(engine: EngineConfig, chosen: Chosen, fmha: str) -> None:
-    """Raises ToolkitError when the builder did something else than it was told, with or without a warning."""
+def check_built(engine: EngineConfig, chosen: Chosen, fmha: str) -> tuple[str, ...]:
+    """Notes on what the machine decided otherwise.
+
+    Raises: ToolkitError when the builder did something else than it was told, with or without a warning.
+    """
     if engine.fmha is None:
         what = "the engine does not say whether its context attention is fused (plugin_config.context_fmha)"
         raise ToolkitError(what, str(engine.folder / CONFIG), _NOTHING_PUBLISHED, code="refused_fmha")
-    changed = list(switched(engine, chosen))
+    found = list(switched(engine, chosen))
+    changed = [row for row in found if row[0] not in MACHINE_DECIDES]
     if not changed:
-        return
+        return tuple(
+            f"{name}: asked {asked}, the builder chose {built} for this machine" for name, asked, built in found
+        )
     fused = any(name == "context_fmha" for name, _, _ in changed)
     told = "; ".join(f"{name}: asked {asked}, built {built}" for name, asked, built in changed)
     raise ToolkitError(
