@@ -26,6 +26,11 @@ _REASONS = {
 }
 _PLACES = "COEXIST_HOME for engines and state, COEXIST_RUNTIME_DIR for reservations"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What compilers and libraries write then, where no error number comes through.
+_FULL_TEXTS = (
+    *("No space left on device", "File too large", "File size limit exceeded", "Disk quota exceeded"),
+    *("os error 28", "os error 27"),
+)
 _MISSING = object()
 
 
@@ -101,6 +106,27 @@ def disk_errors(path: Path, what: str, needed_bytes: Callable[[], int] | None = 
             raise
         place = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
         raise _explained(error.errno, place, what, needed_bytes() if needed_bytes else None) from error
+
+
+def tells_of_full_disk(text: str) -> bool:
+    """Whether a program's own words say that the disk is full or a file size limit was met."""
+    return any(words in text for words in _FULL_TEXTS)
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Whether an error number says so."""
+    return error.errno in _FULL
+
+
+def full_disk_error(where: str | None) -> ToolkitError:
+    """What a person is told where it is not known how much was needed."""
+    return ToolkitError(
+        "no space is left for the engine, or a file size limit is too low",
+        where,
+        "Free some space, raise 'ulimit -f', run 'coexist engines prune', or point COEXIST_HOME at a larger disk.",
+        code="no_space",
+        resource="disk",
+    )
 
 
 def _explained(code: int, path: Path, what: str, needed_bytes: int | None) -> ToolkitError:

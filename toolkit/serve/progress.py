@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import logging
 import os
@@ -14,19 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.files import full_disk_error, is_full_disk, tells_of_full_disk
 
 log = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# What compilers and libraries write when the disk is full, where no error number comes through.
-_FULL_TEXTS = (
-    "No space left on device",
-    "File too large",
-    "File size limit exceeded",
-    "Disk quota exceeded",
-    "os error 28",
-    "os error 27",
-)
 
 
 class Progress:
@@ -79,16 +69,9 @@ def disk_full(error: BaseException) -> ToolkitError | None:
     """What a person is told when the cause of this error is a full disk; None when it is not."""
     cause: BaseException | None = error
     while cause is not None:
-        number = cause.errno if isinstance(cause, OSError) else None
-        if number in _FULL or any(text in str(cause) for text in _FULL_TEXTS):
+        if tells_of_full_disk(str(cause)) or (isinstance(cause, OSError) and is_full_disk(cause)):
             place = getattr(cause, "filename", None)
-            return ToolkitError(
-                "no space is left for the engine, or a file size limit is too low",
-                str(place) if place else None,
-                "Free some space, raise 'ulimit -f', run 'coexist engines prune', or set COEXIST_HOME.",
-                code="no_space",
-                resource="disk",
-            )
+            return full_disk_error(str(place) if place else None)
         cause = cause.__cause__ or cause.__context__
     return None
 
