@@ -35,7 +35,7 @@ def expected(**changes: object) -> Expected:
 def test_an_instance_that_is_where_it_was_planned_drifts_in_nothing() -> None:
     found = judge(seen(gpu(MINE, DRIVER)), expected())
     assert found.drift == {}
-    assert found.not_measurable == ("not measurable: this host has one NUMA node",)
+    assert found.not_measurable == ("pages: this host has one NUMA node",)
 
 
 def test_a_thread_that_may_run_elsewhere_is_named() -> None:

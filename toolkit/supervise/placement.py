@@ -86,7 +86,7 @@ def judge(seen: Seen, expected: Expected) -> Placement:
     """What was seen against the plan. ``drift``: a sentence for each thing that is off it, by what it is about."""
     foreign = tuple(_foreign(seen, expected))
     over = tuple(_over_budget(seen, expected))
-    untold = [seen.pages.why] if seen.pages.why else []
+    untold = [f"pages: {seen.pages.why.removeprefix('not measurable: ')}"] if seen.pages.why else []
     blind = [use.index for use in _planned(seen, expected) if not _mine(use, seen) and _unknown(use)]
     untold += [f"who holds memory of GPU {index} is hidden from this pid namespace" for index in blind]
     drift = dict(_drift(seen, expected, foreign, over))
