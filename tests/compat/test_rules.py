@@ -561,6 +561,19 @@ def test_a_rule_is_silent_where_it_must_be(rule: str) -> None:
     assert rule not in findings(CASES[rule][1]())
 
 
+def test_a_module_of_mpi4py_for_an_mpi_that_is_not_here_is_no_fault() -> None:
+    lost = Mismatch("library_missing", SITE / "mpi4py/MPI.mpich.so", "mpi", "libmpi.so.12")
+    files = binaries(binary(lost, package="mpi4py", name="mpi4py/MPI.mpich.so"))
+    assert findings(case(view("x", {"mpi4py": "4.1.2"}, binaries=files))) == {}
+
+
+def test_memory_that_an_idle_driver_keeps_is_nobodys() -> None:
+    idle = gpu(used_bytes=615 << 20, holders=(Holder(pid=None, name=None, used_bytes=615 << 20),))
+    assert "orphan-processes" not in findings(case(on=host(idle)))
+    full = gpu(used_bytes=90 << 30, holders=(Holder(pid=None, name=None, used_bytes=90 << 30),))
+    assert "unknown holder" in findings(case(on=host(full)))["orphan-processes"].what
+
+
 def test_every_rule_of_the_check_has_both_cases() -> None:
     assert set(CASES) == {name for name, rule in book.rules().items() if rule.by == "check"}
 

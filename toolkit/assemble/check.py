@@ -27,6 +27,9 @@ from toolkit.host.model import Host
 from toolkit.supervise import ports
 
 SCHEMA = 1
+# Variables that decide what a Python process finds; and those of them that services get from coexist.
+SEEN = ("HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD")
+INHERITED = ("HOME", "LD_LIBRARY_PATH")
 
 
 def check_environments(environments: Mapping[str, Path], host: Host, environ: Mapping[str, str] = os.environ) -> Report:
@@ -70,11 +73,12 @@ def check_deployment(
     found = paths.find(deployment)
     pythons = environments_of(deployment)
     around = gather(deployment, found, host, home, engines=engines or {}, environ=environ)
-    key = fingerprint(deployment, pythons, host, around, environ)
+    own = {name: environ[name] for name in INHERITED if name in environ}
+    key = fingerprint(deployment, pythons, host, around, own)
     remembered = _recall(home, deployment.model.name, key)
     if remembered is not None:
         return remembered
-    views = read_views(pythons, environ, host, _own_library_paths(deployment))
+    views = read_views(pythons, own, host, _own_library_paths(deployment))
     case = cases.of_deployment(facts.load(), views, host, replace(around, mpi=_mpi(views)), deployment.model)
     report = judge.judge(case)
     _remember(home, deployment.model.name, key, report)
@@ -111,7 +115,7 @@ def read_views(
     """Environments as rules see them, read from their files; nothing of them is imported or run."""
     machine, files = loader.read(), Files()
     driver = _text(Path("/proc/driver/nvidia/version"))
-    own = {name: environ[name] for name in ("HOME", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD") if name in environ}
+    own = {name: environ[name] for name in SEEN if name in environ}
     views = {}
     for name, python in environments.items():
         path = (library_paths or {}).get(name)

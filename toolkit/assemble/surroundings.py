@@ -141,11 +141,12 @@ def mpi_of(view: EnvironmentView) -> Mpi | None:
     """The MPI library that mpi4py of an environment would load; None: its files were not read."""
     if view.binaries is None:
         return None
-    for binary in view.binaries.files:
-        if "mpi4py" in binary.extension.path.parts:
-            for library in binary.resolution.libraries:
-                if library.name.startswith("libmpi") and library.path:
-                    return Mpi(kind_of_mpi(str(library.path.resolve())), str(library.path))
+    modules = [binary for binary in view.binaries.files if "mpi4py" in binary.extension.path.parts]
+    libraries = [each for module in modules for each in module.resolution.libraries]
+    paths = [each.path for each in libraries if each.path and each.name.startswith("libmpi")]
+    found = [Mpi(kind_of_mpi(str(path.resolve())), str(path)) for path in paths]
+    if found:  # a wheel has a module per MPI; the one that TensorRT-LLM needs counts where it is there
+        return next((mpi for mpi in found if mpi.kind == "openmpi"), found[0])
     package = next((name for name in ("openmpi", "mpich", "impi_rt") if name in view.conda), None)
     kinds: dict[str, Any] = {"openmpi": "openmpi", "mpich": "mpich", "impi_rt": "intel"}
     return Mpi(kinds.get(package or ""), None, package)

@@ -12,7 +12,7 @@ from toolkit.host.model import Gpu
 from toolkit.units import GIB, MIB, format_bytes
 
 HELD_BYTES = 256 * MIB  # under that it is a display or a monitor
-UNTOLD_BYTES = 2 * GIB  # used without a process; drivers keep several hundred MiB for themselves
+UNTOLD_BYTES = 2 * GIB  # used without a process; an idle H200 shows 615 MiB, which is the driver's own
 CAPTURE_BYTES = 3 * GIB  # vllm-project/vllm PR#36634: capture took 1 to 3 GiB
 # Servers that never call flash-attn, and those whose choice of it a service may make.
 WITHOUT_FLASH = {"trtllm", "triton", "command", "torch"}
@@ -323,10 +323,10 @@ def held(case: Case) -> Iterator[Hit]:
     """GPU memory in use by processes of nobody here."""
     gpus = {gpu.uuid: gpu for role in case.roles if role.needed for gpu in role.gpus}
     for gpu in gpus.values() if case.host and not case.host.recorded else ():
-        used = sum(holder.used_bytes or 0 for holder in gpu.holders)
-        untold = not gpu.holders and gpu.mig is None and (gpu.used_bytes or 0) > UNTOLD_BYTES
-        if used > HELD_BYTES or untold:
-            yield _held(gpu, used or gpu.used_bytes or 0)
+        told = sum(each.used_bytes or 0 for each in gpu.holders if each.pid is not None)
+        whole = gpu.used_bytes or 0 if gpu.mig is None else 0
+        if told > HELD_BYTES or whole - told > UNTOLD_BYTES:
+            yield _held(gpu, max(told, whole))
 
 
 def _held(gpu: Gpu, used: int) -> Hit:
