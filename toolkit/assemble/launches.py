@@ -125,12 +125,13 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
 
 
 def _expected(stage: Stage, planned: ServicePlan, policy: MemoryPolicy) -> Expected:
+    service = stage.deployment.services[planned.name]
     return Expected(
         memory_nodes=planned.memory_bind or planned.numa_nodes,
         bound=policy.kind == "bind",
         node_count=len(stage.host.numa),
         budgets={device.uuid: device.budget_bytes for device in planned.devices},
-        alone=not stage.deployment.services[planned.name].gpus.share,
+        alone=not service.gpus.share or any(device.budget_bytes is None for device in planned.devices),
         context_bytes=stage.host.context_bytes or CONTEXT_BYTES,
     )
 
