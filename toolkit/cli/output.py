@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console; colours and bars only on a terminal."""
+    """A rich console; colours and bars only on a terminal.
+
+    Brackets are text, and lines of an answer are never broken: a command or a path is there to be copied.
+    """
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=not stderr)
 
 
 def document(value: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -64,7 +65,7 @@ def _ledger(lines: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _command(service: Mapping[str, Any]) -> str:
-    return f"{service['name']}: {' '.join(service['argv'])}"
+    return f"{service['name']}: {shlex.join(service['argv'])}"
 
 
 def _notes(notes: Iterable[tuple[str | None, str]]) -> list[str]:
@@ -88,13 +89,13 @@ def build(document: Mapping[str, Any]) -> Group:
 
 
 def commands(document: Mapping[str, Any]) -> Group:
-    """The exact commands of a dry run, environment first."""
+    """The exact commands of a dry run, environment first, as a shell takes them."""
     parts: list[Any] = []
     for engine in document["engines"]:
         parts.append(f"{engine['name']}  {engine['path']}")
         for command in engine["commands"]:
-            variables = " ".join(f"{key}={value}" for key, value in command["env"].items())
-            parts.append(f"  {variables} {' '.join(command['argv'])}".rstrip())
+            variables = [f"{key}={shlex.quote(value)}" for key, value in command["env"].items()]
+            parts.append("  " + " ".join([*variables, shlex.join(command["argv"])]))
         parts += [f"  guard {guard['id']}: {guard['why']}" for guard in engine["guards"]]
         parts += [f"  note: {note}" for note in engine["notes"]]
     return Group(*parts)
