@@ -10,7 +10,7 @@ from tests.serve import decoders
 from toolkit.serve.architecture import read_decoder_config
 from toolkit.serve.checkpoint import check_tensors, read_checkpoint
 from toolkit.serve.compiled import cache_length
-from toolkit.serve.decoder import Decoder
+from toolkit.serve.decoder import Decoder, GroupedPrefillStep
 from toolkit.serve.weight_map import expected_shapes, weight_map
 from toolkit.serve.weights import CheckpointReader
 
@@ -92,3 +92,17 @@ def test_looking_at_more_keys_than_needed_changes_nothing(tmp_path: Path) -> Non
     tokens, start = torch.tensor(PROMPT), torch.tensor([0])
     expected = decoder.prefill(tokens, start, torch.arange(len(PROMPT)), tight)
     assert_same(decoder.prefill(tokens, start, torch.arange(MAX_SEQ_LEN), wide), expected)
+
+
+@pytest.mark.parametrize("fmha", ["enable", "disable"])
+def test_a_prompt_whose_query_heads_are_grouped_as_on_cuda_answers_alike(
+    fmha: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = decoders.save(tmp_path, "llama")
+    decoder = load(tmp_path, fmha)
+    group = decoder.config.num_heads // decoder.config.num_kv_heads
+    assert group > 1
+    monkeypatch.setattr(
+        decoder, "_prefill_step", lambda *positions: GroupedPrefillStep(decoder.rope, *positions, group)
+    )
+    assert_same(prefill(decoder, PROMPT, caches(decoder, 1)), plain(model, PROMPT))

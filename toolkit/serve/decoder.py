@@ -64,13 +64,7 @@ class RMSNorm(nn.Module):
 
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    """Attention by the fused operator; query [B, H, Q, D], key and value [B, K, N, D], ``visible`` bool.
-
-    On the CPU the fused kernel shares KV heads itself; elsewhere they are repeated, as the masked kernel needs.
-    """
-    group = query.shape[1] // key.shape[1]
-    if group > 1 and query.device.type != "cpu":
-        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    """Attention by the fused operator; query [B, H, Q, D], key and value [B, K, N, D], ``visible`` bool."""
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask=visible, enable_gqa=query.shape[1] != key.shape[1]
     )
@@ -189,6 +183,27 @@ class PrefillStep(Step):
         return mixed.squeeze(0).transpose(0, 1).flatten(1)
 
 
+class GroupedPrefillStep(PrefillStep):
+    """Queries [1, K, H / K * T, D]: no key is repeated, and no kernel needs to know that heads share one.
+
+    CUDA's masked kernel wants as many KV heads as query heads, and repeating them cannot be traced with a free length.
+    """
+
+    def __init__(self, rope: Tensor, positions: Tensor, key_positions: Tensor, group: int) -> None:
+        super().__init__(rope, positions, key_positions)
+        self._group = group
+
+    def mask(self, window: int | None) -> Tensor:
+        return self.visible(window).repeat(self._group, 1)[None, None]
+
+    def as_queries(self, query: Tensor, kv_heads: int) -> Tensor:
+        return query.transpose(0, 1).reshape(1, kv_heads, -1, query.shape[2])
+
+    def as_rows(self, mixed: Tensor) -> Tensor:
+        rows, head_dim = self.positions.shape[0], mixed.shape[3]
+        return mixed.reshape(-1, rows, head_dim).transpose(0, 1).flatten(1)
+
+
 class DecodeStep(Step):
     """Rows are slots: caches [B, K, S, D], queries [B, K, H / K, D].
 
@@ -246,8 +261,14 @@ class Decoder(nn.Module):
         value by layer, [1, K, S, D]; positions before ``start`` must be filled already. Changed in place.
         """
         positions = start + torch.arange(tokens.shape[0], device=tokens.device)
-        hidden = self._run(tokens, PrefillStep(self.rope, positions, key_positions), caches)
+        hidden = self._run(tokens, self._prefill_step(positions, key_positions), caches)
         return self._logits(hidden[-1:])[0]
+
+    def _prefill_step(self, positions: Tensor, key_positions: Tensor) -> PrefillStep:
+        group = self.config.num_heads // self.config.num_kv_heads
+        if group == 1 or positions.device.type == "cpu":  # the CPU's kernel shares KV heads itself
+            return PrefillStep(self.rope, positions, key_positions)
+        return GroupedPrefillStep(self.rope, positions, key_positions, group)
 
     def decode(self, tokens: Tensor, positions: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
         """Logits [B, vocab] float32 after one token a row.
