@@ -15,7 +15,7 @@ COMMANDS = {
     "check": ("toolkit.cli.check", "Say whether these can live together, how close, and what to change."),
     "plan": ("toolkit.cli.deploy", "Show who gets what. Changes nothing."),
     "build": ("toolkit.cli.engines", "Make or reuse engines."),
-    "engines": ("toolkit.cli.engines", "List, verify or prune the engine store."),
+    "engines": ("toolkit.cli.engines", "List, verify, adopt or prune the engine store."),
     "up": ("toolkit.cli.deploy", "Plan, build, launch, warm and register a deployment."),
     "status": ("toolkit.cli.running", "Show the running deployment."),
     "logs": ("toolkit.cli.running", "Show what services wrote."),
