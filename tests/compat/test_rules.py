@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
     "engine-version": (lambda: serving(engine(config("0.11.0"))), lambda: serving(engine(config("0.12.0")))),
     "engine-tensorrt-version": (
         lambda: serving(
-            engine(manifest={"build": {"tensorrt": "10.3.0.25"}}),
+            engine(manifest={"build": {"engine": {"tensorrt": "10.3.0.25"}}}),
             packages={"tensorrt-llm": "0.12.0", "tensorrt": "10.3.0.26"},
         ),
         lambda: serving(
@@ -559,6 +560,14 @@ def test_a_rule_speaks_where_it_must(rule: str) -> None:
 @pytest.mark.parametrize("rule", sorted(CASES))
 def test_a_rule_is_silent_where_it_must_be(rule: str) -> None:
     assert rule not in findings(CASES[rule][1]())
+
+
+def test_an_engine_that_its_recipe_can_build_again_is_a_step_and_one_without_is_an_error() -> None:
+    around = engine(config("0.11.0"))
+    alone = findings(serving(around))["engine-version"]
+    again = findings(serving(replace(around, recipes={"llm": recipe()})))["engine-version"]
+    assert (alone.severity, alone.effect) == ("error", "blocks")
+    assert (again.severity, again.effect) == ("warning", "step")
 
 
 def test_a_module_of_mpi4py_for_an_mpi_that_is_not_here_is_no_fault() -> None:

@@ -24,6 +24,7 @@ from toolkit.errors import ToolkitError
 from toolkit.files import write_atomic
 from toolkit.home import Home
 from toolkit.host.model import Host
+from toolkit.store import Store
 from toolkit.supervise import ports
 
 SCHEMA = 1
@@ -64,7 +65,8 @@ def check_deployment(
 ) -> Report:
     """What the check says of a deployment; the same question is answered from what was remembered.
 
-    ``engines``: folders of engines that are built. With a recorded host nothing of this machine is consulted.
+    ``engines``: folders of engines that are built; None: the store's, by the names of the recipes. With a recorded host
+    nothing of this machine is consulted.
 
     Raises: ManyFaultsError for every path of the deployment that is not there.
     """
@@ -72,7 +74,8 @@ def check_deployment(
         return judge.judge(_elsewhere(deployment, host))
     found = paths.find(deployment)
     pythons = environments_of(deployment)
-    around = gather(deployment, found, host, home, engines=engines or {}, environ=environ)
+    built = stored_engines(found, home) if engines is None else engines
+    around = gather(deployment, found, host, home, engines=built, environ=environ)
     own = {name: environ[name] for name in INHERITED if name in environ}
     key = fingerprint(deployment, pythons, host, around, own)
     remembered = _recall(home, deployment.model.name, key)
@@ -83,6 +86,15 @@ def check_deployment(
     report = judge.judge(case)
     _remember(home, deployment.model.name, key, report)
     return report
+
+
+def stored_engines(found: Paths, home: Home) -> dict[str, Path]:
+    """The folder of the newest stored engine of each TensorRT-LLM recipe."""
+    recipes = {name: each.recipe.model for name, each in found.engines.items()}
+    wanted = {name: recipe.name for name, recipe in recipes.items() if recipe.builder == "trtllm"}
+    entries = sorted(Store(home.root).entries() if wanted else (), key=lambda entry: entry.path.stat().st_mtime_ns)
+    newest = {entry.name: entry.path for entry in entries}
+    return {name: newest[recipe] for name, recipe in wanted.items() if recipe in newest}
 
 
 def _elsewhere(deployment: LoadedDeployment, host: Host) -> Any:

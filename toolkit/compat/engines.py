@@ -49,7 +49,8 @@ def plugins(engine: EngineFolder) -> Mapping[str, Any]:
 def stated(engine: EngineFolder, name: str) -> str | None:
     """What the manifest says of the build: ``tensorrt``, ``compute_capability``."""
     manifest = engine.manifest or {}
-    places = [manifest, manifest.get("build"), (manifest.get("build") or {}).get("environment")]
+    build = manifest.get("build")
+    places = [manifest, build, build.get("engine") if isinstance(build, Mapping) else None]
     found = next((place[name] for place in places if isinstance(place, Mapping) and place.get(name)), None)
     return str(found) if found is not None else None
 
@@ -59,9 +60,9 @@ def complete(case: Case) -> Iterator[Hit]:
     for role, engine in served(case):
         missing = _missing(engine)
         if missing:
-            yield Hit("engine-complete", engine.name, role.environment, {"missing": ", ".join(missing)})
+            yield _again(case, role, engine, "engine-complete", {"missing": ", ".join(missing)})
         elif engine.config is not None and (lacks := _foreign(engine.config)):
-            yield Hit("engine-config-schema", engine.name, role.environment, {"missing": lacks})
+            yield _again(case, role, engine, "engine-config-schema", {"missing": lacks})
 
 
 def _missing(engine: EngineFolder) -> list[str]:
@@ -104,11 +105,20 @@ def releases(case: Case) -> Iterator[Hit]:
         built = (engine.config or {}).get("version")
         found = view.packages.get("tensorrt-llm") if view else None
         if isinstance(built, str) and found and _differs(built, found):
-            yield Hit("engine-version", engine.name, role.environment, {"built": built, "found": found})
+            yield _again(case, role, engine, "engine-version", {"built": built, "found": found})
         tensorrt, plan = view.packages.get("tensorrt") if view else None, stated(engine, "tensorrt")
         if tensorrt and plan and _differs(plan, tensorrt):
-            values = {"built": plan, "found": tensorrt}
-            yield Hit("engine-tensorrt-version", engine.name, role.environment, values)
+            yield _again(case, role, engine, "engine-tensorrt-version", {"built": plan, "found": tensorrt})
+
+
+def _again(  # noqa: PLR0917
+    case: Case, role: Role, engine: EngineFolder, rule: str, values: Mapping[str, object], spared: bool = False
+) -> Hit:
+    """An engine that does not fit: where its recipe can build it again, 'up' does, and that is a step."""
+    recipe = _recipe(case, role)
+    if spared or (recipe is not None and (recipe.checkpoint is not None or recipe.model is not None)):
+        return Hit(rule, engine.name, role.environment, values, severity="warning", effect="step")
+    return Hit(rule, engine.name, role.environment, values)
 
 
 def _differs(built: str, found: str) -> bool:
