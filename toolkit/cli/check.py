@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from toolkit.cli import output
 from toolkit.cli.options import host_option, json_option
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.names import suggestion
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -186,8 +186,7 @@ def _explain(rule: str, as_json: bool) -> int:
 
     found = book.rules().get(rule)
     if found is None:
-        near = difflib.get_close_matches(rule, book.rules(), 1)
-        hint = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(book.rules())}."
+        hint = suggestion(rule, book.rules())
         raise ToolkitError(f"no finding has the id '{rule}'", "--explain", hint, code="unknown_rule")
     if as_json:
         output.document(found.document())

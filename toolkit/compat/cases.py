@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from packaging.utils import canonicalize_name
@@ -16,6 +15,7 @@ from toolkit.errors import ToolkitError
 from toolkit.facts import Facts
 from toolkit.facts.model import capability, version
 from toolkit.host.model import Gpu, Host
+from toolkit.names import suggestion
 
 WHAT_IF = "what-if"
 OWN = "coexist"  # the environment of a service that names none
@@ -131,9 +131,7 @@ def _sorted(versions: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
 
 
 def _unknown(written: str, name: str) -> ToolkitError:
-    known = (*PACKAGES, *SETTINGS)
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}."
+    hint = suggestion(name, (*PACKAGES, *SETTINGS))
     return ToolkitError(f"nothing is known of '{written}'", "--versions", hint, code="package")
 
 
