@@ -9,8 +9,8 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from toolkit import affinity, build, runtimes
-from toolkit.assemble import adoption, beside, build_machine, grants, launches, needs, paths, reservation
+from toolkit import affinity, runtimes
+from toolkit.assemble import adoption, beside, build_machine, engines, grants, launches, needs, paths, reservation
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
 from toolkit.assemble.reservation import Reservation
@@ -19,9 +19,8 @@ from toolkit.build.trtllm_adopt import Finding, adopt
 from toolkit.build.trtllm_machine import Machine
 from toolkit.config import init as first_deployment
 from toolkit.config import load
-from toolkit.config.faults import suggestion
-from toolkit.config.load import LoadedDeployment, LoadedRecipe
-from toolkit.errors import ManyFaultsError, ToolkitError, UsageError
+from toolkit.config.load import LoadedDeployment
+from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.home import Home
 from toolkit.host import context, probe
 from toolkit.host import record as host_record
@@ -53,8 +52,8 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     found = paths.as_written(deployment) if recorded else paths.find(deployment)
     host = recorded or this_host()
     made = make_plan(deployment, host, found)
-    engines = {} if recorded else described_engines(deployment, found, home)
-    stage = Stage(deployment.model, host, made, found, home, engines, {}, os.environ)
+    described = {} if recorded else described_engines(deployment, found, home)
+    stage = Stage(deployment.model, host, made, found, home, described, {}, os.environ)
     shown = launches.launches(stage)
     commands = {name: (launch.argv, launch.env) for name, launch in shown.items()}
     return plan_json.document(launches.with_notes(made, host, shown), commands)
@@ -87,20 +86,12 @@ def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> P
 
 
 def build_engines(
-    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report, *, force: bool = False
+    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report
 ) -> dict[str, BuiltEngine]:
-    """Every engine of the deployment, made or reused, for the device of the service that uses it."""
+    """Every engine of the deployment, made or reused."""
     built = {}
-    for name, engine in found.engines.items():
-        built[name] = build.ensure(
-            engine.recipe,
-            engine.python,
-            store,
-            force=force,
-            report=report,
-            device=device_of(deployment, name),
-            machine=this_build_machine,
-        )
+    for name, wanted in engines.of_deployment(deployment, found).items():
+        built[name] = engines.ensure(wanted, store, report, this_build_machine)
         if built[name].reused:
             report(f"reused {built[name].path}")
     return built
@@ -123,24 +114,12 @@ def build_file(
     Raises: ToolkitError, also when there is no engine ``only``.
     """
     store = Store(home.root)
-    wanted = _engines_of(file, only, what_if=trtllm_version is not None)
+    wanted = engines.of_file(file, only, what_if=trtllm_version is not None)
     if trtllm_version is not None:
-        _check_what_if(file, wanted, dry_run)
-    ask = this_build_machine
+        engines.check_what_if(file, wanted, dry_run)
     if dry_run:
-        return [
-            build.describe(recipe, python, store, device=device, machine=ask, trtllm_version=trtllm_version)
-            for recipe, python, device in wanted
-        ]
-    return [build.ensure(*each[:2], store, force=force, report=report, device=each[2], machine=ask) for each in wanted]
-
-
-def _check_what_if(file: Path, wanted: list[tuple[LoadedRecipe, Path, str | None]], dry_run: bool) -> None:
-    """Raises ToolkitError when naming a release would change nothing."""
-    if not dry_run:
-        raise UsageError("--trtllm-version is for looking only", hint="Add --dry-run.", code="usage")
-    if not any(recipe.model.builder == "trtllm" for recipe, _, _ in wanted):
-        raise ToolkitError("no engine of it is built with TensorRT-LLM", str(file), "Remove --trtllm-version.")
+        return [engines.describe(each, store, this_build_machine, trtllm_version) for each in wanted]
+    return [engines.ensure(each, store, report, this_build_machine, force=force) for each in wanted]
 
 
 def this_build_machine() -> Machine:
@@ -161,44 +140,13 @@ def adopt_engine(
 
 def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home) -> dict[str, Engine]:
     """Where each engine is or will be; nothing is built."""
-    store = Store(home.root)
-    described = {
-        name: build.describe(
-            each.recipe, each.python, store, device=device_of(deployment, name), machine=this_build_machine
-        )
-        for name, each in found.engines.items()
-    }
+    store, wanted = Store(home.root), engines.of_deployment(deployment, found)
+    described = {name: engines.describe(each, store, this_build_machine) for name, each in wanted.items()}
     return {name: Engine(each.path, each.fingerprint, each.info) for name, each in described.items()}
 
 
-def _engines_of(file: Path, only: str | None, *, what_if: bool = False) -> list[tuple[LoadedRecipe, Path, str | None]]:
-    """Recipe, interpreter and device of each engine that a file names."""
-    if load.kind(file) == "recipe":
-        recipe = load.recipe(file)
-        names = [recipe.model.name]
-        engines: list[tuple[LoadedRecipe, Path, str | None]] = [(recipe, Path(sys.executable), None)]
-    else:
-        deployment = load.deployment(file)
-        names = list(deployment.model.engines)
-        look = build_machine.engine_as_written if what_if else paths.engine
-        found = {name: look(deployment, name) for name in names}
-        engines = [(each.recipe, each.python, device_of(deployment, name)) for name, each in found.items()]
-    if only is not None and only not in names:
-        hint = suggestion(only, names) or f"There are: {', '.join(names) or 'none'}."
-        raise ToolkitError(f"no engine '{only}'", str(file), hint, code="unknown_engine")
-    return [engine for name, engine in zip(names, engines, strict=True) if only in (None, name)]
-
-
-def device_of(deployment: LoadedDeployment, engine: str) -> str | None:
-    """``cuda`` where a service with GPUs uses the engine, ``cpu`` where one without does; None: no service uses it."""
-    users = [service for service in deployment.model.services.values() if service.engine == engine]
-    if not users:
-        return None
-    return "cuda" if any(service.gpus.size for service in users) else "cpu"
-
-
 def references(
-    deployment: LoadedDeployment, found: paths.Paths, home: Home, store: Store, report: Report
+    deployment: LoadedDeployment, found: paths.Paths, home: Home, store: Store
 ) -> dict[str, Mapping[str, Any]]:
     """The right answer of every service without an engine, from plain transformers, made once per model."""
     recorded = {}
@@ -221,11 +169,11 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     found, store = paths.find(deployment), Store(home.root)
     make_plan(deployment, this_host(), found)  # before a long build: does it fit at all?
     built = build_engines(deployment, found, store, report)
-    recorded = references(deployment, found, home, store, report)
+    recorded = references(deployment, found, home, store)
     host = this_host()  # a build may have taken long
     made = make_plan(deployment, host, found)
-    engines = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
-    stage = Stage(deployment.model, host, made, found, home, engines, recorded, os.environ)
+    ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
+    stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ)
     launches.launches(stage)  # a program that cannot do what is asked says so now
     return stage
 
@@ -275,7 +223,7 @@ def _supervisor(stage: Stage, held: Reservation, *told: Callable[[Supervisor], N
         control_port=stage.deployment.control_port,
         diagnose=diagnose_log.diagnose,
         reserve=held.hold,
-        shortage=held.shortage,
+        free_memory=held.free_memory,
         on_change=on_change,
     )
 

@@ -139,25 +139,28 @@ def test_free_memory_that_is_less_than_the_ledger_says_names_the_holder(ledger, 
     )  # fmt: skip
     ledger.grant(OTHER, on_gpu(20), TOTALS, "theirs")
     ours = held(ledger, uses=[use], small=on_gpu(30), nothing=Request())
-    assert ours.shortage(run("small")) is None
-    assert ours.shortage(run("nothing")) is None
+    assert not ours.free_memory(run("small")).blocks
+    assert "30.0 GiB more than planned is in use on GPU 0" in ours.free_memory(run("small")).text
+    assert ours.free_memory(run("nothing")) is None
     ours.release()
     ours = held(ledger, uses=[use], llm=on_gpu(40))
-    assert ours.shortage(run("llm")) == (
-        "10.0 GiB of memory is missing on GPU 0: 40.0 GiB needed, 30.0 GiB left; jupyter (pid 77) holds 30.0 GiB"
+    found = ours.free_memory(run("llm"))
+    assert found.blocks
+    assert found.text == (
+        "10.0 GiB of memory is missing on GPU 0 (40.0 GiB needed, 30.0 GiB left): jupyter (pid 77) holds 30.0 GiB"
     )
 
 
 def test_of_an_unknown_need_nothing_is_missing(ledger):
     ours = held(ledger, uses=[DeviceUse("GPU-a", 0, 80 * GIB, 80 * GIB)], llm=on_gpu(None, share=False))
-    assert ours.shortage(run("llm")) is None
+    assert not ours.free_memory(run("llm")).blocks
 
 
 def test_what_a_sibling_was_granted_is_not_free_although_it_has_not_started(ledger, monkeypatch):
     monkeypatch.setattr(reservation, "processes_of", lambda owner: frozenset({owner.pid}))
     idle = DeviceUse("GPU-a", 0, 80 * GIB, 10 * GIB, (Holder(pid=77, name="jupyter", used_bytes=10 * GIB),))
     ours = held(ledger, uses=[idle], llm=on_gpu(40), embed=on_gpu(40))
-    assert "10.0 GiB of memory is missing" in str(ours.shortage(run("embed")))
+    assert "10.0 GiB of memory is missing" in ours.free_memory(run("embed")).text
 
 
 async def test_a_deployment_keeps_its_reservation_in_step(ledger, boot, tmp_path, monkeypatch):

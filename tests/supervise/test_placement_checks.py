@@ -15,6 +15,7 @@ from toolkit.errors import ToolkitError
 from toolkit.host.gpu_use import DeviceUse
 from toolkit.host.model import Holder
 from toolkit.supervise.placement import Expected
+from toolkit.supervise.service import MemoryDifference
 from toolkit.supervise.state import read_events
 from toolkit.units import GIB
 
@@ -78,19 +79,30 @@ async def test_a_context_that_comes_after_ready_is_found_later_and_told_once(run
 
 
 async def test_a_start_waits_for_memory_that_comes_back(state_dir: Path) -> None:
-    answers = iter(["1.0 GiB is missing on GPU 0: held by python3 (pid 7)", None])
+    missing = "1.0 GiB is missing on GPU 0: python3 (pid 7) holds 2.0 GiB"
+    answers = iter([MemoryDifference(missing, blocks=True), None])
     run = tiny("patient", gpus=GPU)
-    document = await supervise(state_dir, run, gpu_use=no_gpus, shortage=lambda _: next(answers)).run("ready", 30.0)
+    document = await supervise(state_dir, run, gpu_use=no_gpus, free_memory=lambda _: next(answers)).run("ready", 30.0)
     assert document["ready"]
-    assert told(state_dir, "log")[0] == "waits for GPU memory: 1.0 GiB is missing on GPU 0: held by python3 (pid 7)"
+    assert told(state_dir, "log")[0] == f"waits for GPU memory: {missing}"
+
+
+async def test_a_difference_that_leaves_room_is_told_and_stops_nothing(state_dir: Path) -> None:
+    found = MemoryDifference(
+        "2.0 GiB more than planned is in use on GPU 0: jupyter (pid 7) holds 2.0 GiB", blocks=False
+    )
+    run = tiny("roomy", gpus=GPU)
+    assert (await supervise(state_dir, run, gpu_use=no_gpus, free_memory=lambda _: found).run("ready", 30.0))["ready"]
+    assert told(state_dir, "log")[0] == found.text
 
 
 async def test_memory_that_never_comes_back_is_a_failure_that_names_the_holder(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolkit.supervise.attempt._MEMORY_WAIT_S", 0.0)
-    missing = "1.0 GiB is missing on GPU 0: held by jupyter (pid 7)"
-    supervisor = supervise(state_dir, tiny("late", gpus=GPU), gpu_use=no_gpus, shortage=lambda _: missing)
+    missing = "1.0 GiB is missing on GPU 0: jupyter (pid 7) holds 2.0 GiB"
+    found = MemoryDifference(missing, blocks=True)
+    supervisor = supervise(state_dir, tiny("late", gpus=GPU), gpu_use=no_gpus, free_memory=lambda _: found)
     with pytest.raises(ToolkitError) as caught:
         await supervisor.run("ready", 30.0)
     assert (caught.value.what, caught.value.code) == (f"'late' failed: {missing}", "gpu_memory")
@@ -98,7 +110,9 @@ async def test_memory_that_never_comes_back_is_a_failure_that_names_the_holder(
 
 
 async def test_a_service_without_gpus_asks_for_no_memory(state_dir: Path) -> None:
-    def shortage(_: object) -> str:
+    def free_memory(_: object) -> None:
         raise AssertionError("asked")
 
-    assert (await supervise(state_dir, tiny("cpu"), gpu_use=no_gpus, shortage=shortage).run("ready", 30.0))["ready"]
+    assert (await supervise(state_dir, tiny("cpu"), gpu_use=no_gpus, free_memory=free_memory).run("ready", 30.0))[
+        "ready"
+    ]

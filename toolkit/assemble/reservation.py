@@ -12,9 +12,9 @@ from toolkit.errors import ToolkitError
 from toolkit.host import gpu_use as devices
 from toolkit.host.gpu_use import DeviceUse
 from toolkit.reserve import Grant, Ledger, Owner, Request, Totals
-from toolkit.reserve.free_memory import Neighbour, shortage
+from toolkit.reserve.free_memory import Neighbour, compare
 from toolkit.reserve.ledger import DEFAULT_WINDOW_S
-from toolkit.supervise.service import ServiceRun
+from toolkit.supervise.service import MemoryDifference, ServiceRun
 from toolkit.supervise.supervisor import Supervisor
 
 RENEW_S = DEFAULT_WINDOW_S / 3
@@ -91,16 +91,19 @@ class Reservation:
         else:
             self._held[name] = renewed
 
-    def shortage(self, run: ServiceRun) -> str | None:
-        """What free GPU memory lacks of what the ledger says, and who holds it; None: all is there."""
+    def free_memory(self, run: ServiceRun) -> MemoryDifference | None:
+        """How free GPU memory differs from what the ledger says, and who holds it; None: it doesn't."""
         uses = {use.uuid: use for use in self._gpu_use()}
         grants = [grant for grant in self._ledger.grants() if not self._is_of(grant, run.name)]
-        found = [
-            shortage(claim.memory_bytes, uses[claim.uuid], _neighbours(claim.uuid, grants))
+        totals = self._totals.gpu_bytes
+        compared = [
+            compare(claim.memory_bytes, uses[claim.uuid], _neighbours(claim.uuid, grants), totals.get(claim.uuid))
             for claim in self._requests[run.name].gpus
-            if claim.memory_bytes is not None and claim.uuid in uses
+            if claim.uuid in uses
         ]
-        return "; ".join(str(each) for each in found if each) or None
+        found = [each for each in compared if each]
+        text = "; ".join(str(each) for each in found)
+        return MemoryDifference(text, any(each.blocks for each in found)) if found else None
 
     def _is_of(self, grant: Grant, service: str) -> bool:
         return grant.owner == self._owner and grant.service == service

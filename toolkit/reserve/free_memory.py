@@ -1,4 +1,4 @@
-"""Does a device have free what the ledger says it has? Pure; asked just before exec, under the GPU's start lock."""
+"""Is a device as free as the ledger says? Pure; asked just before exec, under the GPU's start lock."""
 
 from __future__ import annotations
 
@@ -26,39 +26,68 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Shortage:
-    """``free_bytes``: what is left beside the ledger's grants and ``strangers``, who hold memory without one."""
+class Difference:
+    """How a device differs from what the ledger says of it.
+
+    ``needed_bytes`` None: the need is unknown. ``free_bytes``: what is left beside the ledger's grants and
+    ``strangers``, who hold memory without one. ``unplanned_bytes``: how much more they hold than when the plan was made;
+    ``overdrawn_bytes``: how much more than their grants others use.
+    """
 
     uuid: str
     index: int
-    needed_bytes: int
+    needed_bytes: int | None
     free_bytes: int
     strangers: tuple[Holder, ...]
-    overdrawn_bytes: int = 0
+    unplanned_bytes: int
+    overdrawn_bytes: int
+
+    @property
+    def blocks(self) -> bool:
+        """Whether what is needed is not there."""
+        return self.needed_bytes is not None and self.free_bytes + TOLERANCE_BYTES < self.needed_bytes
 
     def __str__(self) -> str:
-        needed, free = format_bytes(self.needed_bytes), format_bytes(max(0, self.free_bytes))
-        missing = format_bytes(self.needed_bytes - self.free_bytes)
         held = [f"{_named(holder)} holds {format_bytes(holder.used_bytes or 0)}" for holder in self.strangers]
         if self.overdrawn_bytes:
             held.append(f"other services use {format_bytes(self.overdrawn_bytes)} more than was granted to them")
-        return f"{missing} of memory is missing on GPU {self.index}: {needed} needed, {free} left; {', '.join(held)}"
+        return f"{self._amount()}: {', '.join(held)}" if held else self._amount()
+
+    def _amount(self) -> str:
+        if not self.blocks or self.needed_bytes is None:
+            more = format_bytes(max(self.unplanned_bytes, self.overdrawn_bytes))
+            return f"{more} more than planned is in use on GPU {self.index}"
+        needed, free = format_bytes(self.needed_bytes), format_bytes(max(0, self.free_bytes))
+        missing = format_bytes(self.needed_bytes - self.free_bytes)
+        return f"{missing} of memory is missing on GPU {self.index} ({needed} needed, {free} left)"
 
 
-def shortage(needed_bytes: int, use: DeviceUse, neighbours: Sequence[Neighbour]) -> Shortage | None:
-    """What the device lacks of ``needed_bytes``; None: it is there, or the driver doesn't tell."""
+def compare(
+    needed_bytes: int | None, use: DeviceUse, neighbours: Sequence[Neighbour], grantable_bytes: int | None = None
+) -> Difference | None:
+    """How the device differs from the ledger; None: it doesn't, or the driver doesn't tell.
+
+    ``grantable_bytes``: the device's memory less what strangers held when the plan was made; None: unknown.
+    """
     if use.total_bytes is None or use.used_bytes is None:
         return None
     visible = [_visible_bytes(use, neighbour) for neighbour in neighbours]
-    taken = sum(max(size, n.granted_bytes) for size, n in zip(visible, neighbours, strict=True))
-    overdrawn = sum(max(0, size - n.granted_bytes) for size, n in zip(visible, neighbours, strict=True))
-    hidden = sum(n.granted_bytes for size, n in zip(visible, neighbours, strict=True) if n.started and not size)
-    rest_bytes = use.used_bytes - sum(visible)
-    strangers = _strangers(use, neighbours, rest_bytes, hidden)
-    free_bytes = use.total_bytes - taken - sum(holder.used_bytes or 0 for holder in strangers)
-    if free_bytes + TOLERANCE_BYTES >= needed_bytes:
-        return None
-    return Shortage(use.uuid, use.index, needed_bytes, free_bytes, strangers, overdrawn)
+    pairs = list(zip(visible, neighbours, strict=True))
+    hidden = sum(n.granted_bytes for size, n in pairs if n.started and not size)
+    strangers = _strangers(use, neighbours, use.used_bytes - sum(visible), hidden)
+    theirs = sum(holder.used_bytes or 0 for holder in strangers)
+    planned = theirs if grantable_bytes is None else use.total_bytes - grantable_bytes
+    found = Difference(
+        use.uuid,
+        use.index,
+        needed_bytes,
+        free_bytes=use.total_bytes - theirs - sum(max(size, n.granted_bytes) for size, n in pairs),
+        strangers=strangers,
+        unplanned_bytes=max(0, theirs - planned),
+        overdrawn_bytes=sum(max(0, size - n.granted_bytes) for size, n in pairs),
+    )
+    differs = max(found.unplanned_bytes, found.overdrawn_bytes) > TOLERANCE_BYTES
+    return found if found.blocks or differs else None
 
 
 def _visible_bytes(use: DeviceUse, neighbour: Neighbour) -> int:

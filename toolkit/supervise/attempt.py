@@ -20,7 +20,7 @@ from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
 from toolkit.supervise.look import GpuUse, look
 from toolkit.supervise.process import Tree
-from toolkit.supervise.service import ServiceRun
+from toolkit.supervise.service import MemoryDifference, ServiceRun
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.watch import Watcher
 
@@ -32,7 +32,7 @@ _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending:
 
 Diagnose = Callable[[str, "int | None"], Failure]
 Reserve = Callable[[ServiceRun], Callable[[], None]]
-Shortage = Callable[[ServiceRun], "str | None"]
+FreeMemory = Callable[[ServiceRun], "MemoryDifference | None"]
 
 
 class GpuStarts(Protocol):
@@ -61,7 +61,7 @@ class World:
     wrap: Wrap
     reserve: Reserve
     gpu_starts: GpuStarts
-    shortage: Shortage
+    free_memory: FreeMemory
     gpu_use: GpuUse
     cookie: str
     watch_s: float
@@ -170,17 +170,17 @@ class Attempt:
         return "stop" if self.number == 1 else "retry"
 
     async def _missing_memory(self) -> str | None:
-        """What free memory lacks of the ledger's word, once it has had time to come back."""
-        clock = self.world.clock
-        deadline_s, told = clock.now() + _MEMORY_WAIT_S, False
-        while missing := await asyncio.to_thread(self.world.shortage, self.run):
+        """What is missing of the memory that was reserved, once it has had time to come back."""
+        clock, told = self.world.clock, False
+        deadline_s = clock.now() + _MEMORY_WAIT_S
+        while found := await asyncio.to_thread(self.world.free_memory, self.run):
             if not told:
-                self.note(f"waits for GPU memory: {missing}")
+                self.note(f"waits for GPU memory: {found.text}" if found.blocks else found.text)
                 told = True
-            if clock.now() >= deadline_s:
-                break
+            if not found.blocks or clock.now() >= deadline_s:
+                return found.text if found.blocks else None
             await clock.sleep(_MEMORY_POLL_S)
-        return missing
+        return None
 
     def _waits_for_gpu(self, holder: int | None, _: float) -> None:
         if not self._told_to_wait:

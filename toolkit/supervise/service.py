@@ -14,6 +14,14 @@ from toolkit.supervise.placement import Expected
 
 
 @dataclass(frozen=True)
+class MemoryDifference:
+    """How free GPU memory differs from what was reserved, in words; ``blocks``: the service does not fit."""
+
+    text: str
+    blocks: bool
+
+
+@dataclass(frozen=True)
 class ServiceRun:
     """One service to run.
 

@@ -22,7 +22,7 @@ from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.host import gpu_use as devices
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
-from toolkit.supervise.attempt import Attempt, Diagnose, GpuStarts, Reserve, Shortage, World, Wrap
+from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Reserve, World, Wrap
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
 from toolkit.supervise.guard import Guard, cookie_prefix
@@ -45,8 +45,9 @@ class Supervisor:
 
     ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(log_tail, exit_status)`` judges a
     failure. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
-    held from INIT to SERVING; in it, ``shortage(run)`` says what memory is missing, and who holds it. ``gpu_use()`` is
-    who uses the devices. ``reserve`` and ``shortage`` run in threads. ``on_change`` is called after every change.
+    held from INIT to SERVING; in it, ``free_memory(run)`` says how free memory differs from what was reserved.
+    ``gpu_use()`` is who uses the devices. ``reserve`` and ``free_memory`` run in threads. ``on_change`` is called
+    after every change, with the supervisor.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Supervisor:
         diagnose: Diagnose = failures.plain_diagnosis,
         reserve: Reserve = lambda _: lambda: None,
         gpu_starts: GpuStarts = one_start_per_gpu,
-        shortage: Shortage = lambda _: None,
+        free_memory: FreeMemory = lambda _: None,
         gpu_use: GpuUse = devices.read,
         on_change: Callable[[Supervisor], None] | None = None,
         watch_s: float = WATCH_S,
@@ -87,7 +88,7 @@ class Supervisor:
             wrap=wrap,
             reserve=reserve,
             gpu_starts=gpu_starts,
-            shortage=shortage,
+            free_memory=free_memory,
             gpu_use=gpu_use,
             watch_s=watch_s,
             placement_s=placement_s,
@@ -174,7 +175,7 @@ class Supervisor:
             await asyncio.to_thread(logs.rotate, path)
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Returns when all required services are SERVING and measured, or a stop was asked for.
+        """Returns when all required services are SERVING and measured, a stop was asked for, or all were stopped.
 
         Raises: NotReadyInTimeError; ToolkitError when one of them failed for good.
         """
@@ -187,7 +188,7 @@ class Supervisor:
     def _ready_or_never(self) -> bool:
         required = [self._instances[gate.name] for gate in self._gates if gate.required]
         measured = gates.all_ready(self._gates, self._instances) and all(each.measured for each in required)
-        return measured or self._stopping or bool(self._failed())
+        return measured or self._stopping or gates.all_at_rest(self._instances) or bool(self._failed())
 
     def _failed(self) -> list[Instance]:
         required = [self._instances[gate.name] for gate in self._gates if gate.required]
