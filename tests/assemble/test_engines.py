@@ -46,6 +46,6 @@ def test_one_engine_of_a_deployment_can_be_named(folder: Path) -> None:
 
 
 def test_an_unknown_engine_gets_the_nearest(folder: Path) -> None:
-    with pytest.raises(ToolkitError, match="no engine 'litle'. Did you mean 'little'") as caught:
+    with pytest.raises(ToolkitError, match=r"no engine 'litle'\. Did you mean 'little'") as caught:
         engines.of_file(folder / "node.yaml", "litle")
     assert caught.value.code == "unknown_engine"
