@@ -91,6 +91,11 @@ def test_flash_attn_4_does_not_fit_a_release_that_pins_an_older_cutlass_dsl() ->
     assert report.pairs[0].closest == "same-gpu"
 
 
+@pytest.mark.parametrize(("flash", "verdict"), [("4.0.0b11", "runnable"), ("4.0.0b12", "incompatible")])
+def test_a_release_that_pins_flash_attn_4_takes_that_one_alone(flash: str, verdict: str) -> None:
+    assert ask(tensorrt_llm="1.3.0rc21", flash_attn_4=flash, torch="2.13.0").verdict == verdict
+
+
 @pytest.mark.parametrize("gpu", ["sm_120", "sm_100"])
 def test_releases_built_before_blackwell_do_not_run_on_it(gpu: str) -> None:
     report = ask(gpu, tensorrt_llm="0.12.0", torch="2.4.0")

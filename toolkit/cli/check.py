@@ -216,15 +216,23 @@ def _matrix(as_json: bool) -> int:
 def _table(document: Mapping[str, Any]) -> RenderableType:
     from rich.table import Table
 
-    columns = [f"{row['package'].removeprefix('flash-attn')} {row['versions']}" for row in document["flash_attn"]]
-    table = Table(title="TensorRT-LLM and flash-attn in one environment", show_lines=False)
-    for title in ("TensorRT-LLM", "torch", *columns):
-        table.add_column(title.replace("==", "").strip(), no_wrap=title == "TensorRT-LLM")
+    table = Table(title="Which flash-attn can share an environment with TensorRT-LLM", show_lines=True)
+    for title in ("TensorRT-LLM", "torch", "as it is", "after a source build", "no", "unknown"):
+        table.add_column(title, overflow="fold")
     for release in document["tensorrt_llm"]:
-        cells = [pair["one_environment"] for pair in document["pairs"] if pair["tensorrt_llm"] == release["versions"]]
         torch = (release["torch"] or {}).get("value", "unknown")
-        table.add_row(release["versions"].removeprefix("=="), torch, *cells)
+        answers = (_flash_names(document, release["versions"], answer) for answer in ("yes", "build", "no", "unknown"))
+        table.add_row(release["versions"].removeprefix("=="), torch, *answers)
     return table
+
+
+def _flash_names(document: Mapping[str, Any], release: str, answer: str) -> str:
+    """The flash-attn releases with this answer, by package."""
+    found: dict[str, list[str]] = {}
+    for pair in document["pairs"]:
+        if pair["tensorrt_llm"] == release and pair["one_environment"] == answer:
+            found.setdefault(pair["package"], []).append(pair["flash_attn"].replace("==", ""))
+    return "\n".join(f"{package}: {', '.join(names)}" for package, names in found.items())
 
 
 def _smoke(as_json: bool) -> int:

@@ -11,18 +11,9 @@ from toolkit.compat.pairs import Sharing, sharing
 from toolkit.facts import Facts, FlashRow, Release
 
 FACTS = (
-    "torch",
-    "cuda",
-    "tensorrt",
-    "python",
-    "transformers",
-    "abi",
-    "sm",
-    "modes",
-    "cutlass_dsl",
-    "base_image",
-    "flash_attn",
-)
+    "torch", "cuda", "tensorrt", "python", "transformers", "abi", "sm", "modes", "cutlass_dsl", "base_image",
+    "flash_attn", "flash_attn_4",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

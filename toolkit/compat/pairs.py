@@ -33,7 +33,7 @@ def sharing(case: Case, view: EnvironmentView, release: Release | None, row: Fla
     torch, given = release.fact("torch"), view.packages.get("torch")
     sources = (*(torch.source if torch else ()), *row.source)
     if row.jit:
-        return _compiled_later(release, row, sources)
+        return _compiled_later(release, row, view.packages.get(row.package), sources)
     if torch is None:
         return Sharing("unknown", "no source says which torch this TensorRT-LLM accepts", row.source)
     if given:
@@ -49,8 +49,11 @@ def sharing(case: Case, view: EnvironmentView, release: Release | None, row: Fla
     return Sharing("build", f"TensorRT-LLM accepts torch {torch}; wheels are for {wheels_of(row)}", sources)
 
 
-def _compiled_later(release: Release, row: FlashRow, sources: tuple[str, ...]) -> Sharing:
-    """flash-attn-4 shares no binary interface, but it shares nvidia-cutlass-dsl."""
+def _compiled_later(release: Release, row: FlashRow, found: str | None, sources: tuple[str, ...]) -> Sharing:
+    """flash-attn-4 shares no binary interface; what can keep it out are pins, of itself or of nvidia-cutlass-dsl."""
+    own = release.fact("flash_attn_4")
+    if own and (own.accepts(found) is False or within(str(own.value).removeprefix("=="), row.versions) is False):
+        return Sharing("no", f"TensorRT-LLM pins flash-attn-4{own.value}", (*own.source, *row.source))
     pin = release.fact("cutlass_dsl")
     pinned = str(pin.value).removeprefix("==") if pin else None
     if pin and row.cutlass_dsl and within(pinned, row.cutlass_dsl) is False:

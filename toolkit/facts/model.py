@@ -85,7 +85,9 @@ class Fact:
         return within(found, self.ranges)
 
     def __str__(self) -> str:
-        return " or ".join(map(str, self.value)) if isinstance(self.value, (tuple, list)) else str(self.value)
+        if not isinstance(self.value, (tuple, list)):
+            return str(self.value)
+        return (", " if all(isinstance(each, int) for each in self.value) else " or ").join(map(str, self.value))
 
 
 @dataclass(frozen=True)
