@@ -30,7 +30,7 @@ class Difference:
     """How a device differs from what the ledger says of it.
 
     ``needed_bytes`` None: the need is unknown. ``free_bytes``: what is left beside the ledger's grants and
-    ``strangers``, who hold memory without one. ``unplanned_bytes``: how much more they hold than when the plan was made;
+    ``strangers``, who hold memory without one. ``unplanned_bytes``: how much more they hold than at the plan;
     ``overdrawn_bytes``: how much more than their grants others use.
     """
 
