@@ -44,7 +44,7 @@ def gone(case: Case) -> Iterator[Hit]:
         for lost in view.binaries.selection.missing if view.binaries else ():
             package = lost.distribution or _package_of(lost.path)
             values = {"package": package, "asked": "Its installer recorded it, and it is gone."}
-            yield Hit("binary-damaged", lost.path.name, view.name, values, (str(lost.path),))
+            yield Hit("binary-damaged", short(lost.path), view.name, values, (str(lost.path),))
 
 
 def _all(view: EnvironmentView) -> Iterator[tuple[str, Mismatch]]:
@@ -87,8 +87,14 @@ def _hit(case: Case, view: EnvironmentView, package: str, found: Mismatch) -> Hi
     }
     on_gpu = rule == "driver-library-missing" and bool(case.gpus_of(view.name)) and case.wants_gpu(view.name)
     return Hit(
-        rule, found.guilty.name, view.name, values, tuple(_evidence(found)), severity="error" if on_gpu else None
+        rule, short(found.guilty), view.name, values, tuple(_evidence(found)), severity="error" if on_gpu else None
     )
+
+
+def short(path: Path) -> str:
+    """A compiled file with its package's folder: ``torchvision/_C.so``."""
+    folder = path.parent.name
+    return path.name if folder in {"site-packages", "dist-packages", "lib-dynload"} else f"{folder}/{path.name}"
 
 
 def _built(found: Mismatch) -> str:
@@ -110,7 +116,8 @@ def _tensorrt_pin(case: Case, view: EnvironmentView) -> str:
 def _evidence(found: Mismatch) -> Iterator[str]:
     yield str(found.guilty)
     if found.told_by:
-        yield f"told by {found.told_by}"
+        age = f"{found.built_for} {found.owner or 'release'}, " if found.built_for else ""
+        yield f"{age}told by {found.told_by}"
     for symbol in found.symbols[:SHOWN_SYMBOLS]:
         readable = symbol.evidence.asked if symbol.evidence else symbol.symbol
         yield f"undefined symbol {symbol.symbol} ({readable})" if readable != symbol.symbol else f"undefined {readable}"
@@ -174,7 +181,7 @@ def gpu_code(case: Case) -> Iterator[Hit]:
         for binary in view.binaries.files:
             if lacks := _lacking(gpus, binary.gpu_code):
                 package = binary.extension.distribution or _package_of(binary.extension.path)
-                yield _no_code(binary.extension.path.name, package, case, view, lacks, binary.gpu_code)
+                yield _no_code(short(binary.extension.path), package, case, view, lacks, binary.gpu_code)
 
 
 def _lacking(gpus: tuple[Gpu, ...], code: GpuCode) -> tuple[Gpu, ...]:
