@@ -5,38 +5,62 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 import traceback
-from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from toolkit.cli import output
+from toolkit.cli import interruption, output, streams
 from toolkit.cli.root import root
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.files import publish
 from toolkit.home import Home
 
 FAULT, INTERRUPTED = 3, 130
+_ROOM = "Make room, or point COEXIST_HOME at another disk."
+_RIGHTS = "Check its permissions; COEXIST_HOME may point at another folder."
+OF_THE_MACHINE = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "Raise the limit on file sizes ('ulimit -f').",
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: _RIGHTS,
+    errno.ENOTDIR: "A file is where a folder belongs: remove it, or point COEXIST_HOME at another folder.",
+    errno.ENAMETOOLONG: "Choose a shorter path or name.",
+    errno.EMFILE: "Raise the limit on open files ('ulimit -n').",
+}
 
 
 def main() -> NoReturn:
     """Runs the command of ``sys.argv`` and exits."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character shows its number
+    interruption.all_as_ctrl_c()
+    streams.prepare()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(argv: list[str]) -> int:
     """The exit code of one command line."""
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        streams.forget_output()
+        return 0
+    except streams.UnwritableError as error:
+        streams.forget_output()
+        problem = ToolkitError(f"cannot write the answer: {error.strerror}", "standard output", code="output")
+        return output.error(problem, as_json=False)
+
+
+def _run(argv: list[str]) -> int:
     as_json = "--json" in argv
     try:
         result = root.main(args=argv, prog_name="coexist", standalone_mode=False)
-        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -44,13 +68,21 @@ def run(argv: list[str]) -> int:
         return output.error(_usage(error), as_json)
     except (KeyboardInterrupt, click.Abort):
         return output.error(ToolkitError("interrupted", code="interrupted"), as_json, INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (BrokenPipeError, streams.UnwritableError):
+        raise
     except ToolkitError as error:
         return output.error(error, as_json)
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE:
+            return output.error(_fault(error, argv), as_json, FAULT)
+        return output.error(_of_the_machine(error), as_json)
     except Exception as error:  # the boundary itself: whatever arrives here is a fault of coexist
         return output.error(_fault(error, argv), as_json, FAULT)
+
+
+def _of_the_machine(error: OSError) -> ToolkitError:
+    place = str(error.filename) if error.filename is not None else None
+    return ToolkitError(error.strerror or str(error), place, OF_THE_MACHINE[error.errno or 0], code="machine")
 
 
 def _usage(error: click.ClickException) -> UsageError:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import click
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from toolkit import workflow
 from toolkit.assemble.launches import Stage
-from toolkit.cli import output, picture
+from toolkit.cli import deadline, interruption, output, picture
 from toolkit.config import load
-from toolkit.errors import ToolkitError
+from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
 from toolkit.supervise.supervisor import Supervisor
 
@@ -66,27 +69,40 @@ class Screen:
 
 
 def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bool) -> int:
-    """The exit code of ``coexist up`` in the foreground."""
+    """The exit code of ``coexist up`` in the foreground.
+
+    Raises: click.Abort when it was stopped before it was ready; NotReadyInTimeError; ToolkitError.
+    """
     screen, home = Screen(), Home.find()
     started_s = time.monotonic()
     deployment = load.deployment(config)
-    stage = workflow.prepare(deployment, home, screen.say)
+    with deadline.raises_after(timeout_s, _still_preparing):
+        stage = workflow.prepare(deployment, home, screen.say)
     left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
     return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
+
+
+def _still_preparing(timeout_s: float) -> NotReadyInTimeError:
+    what = f"not ready after {timeout_s:g} s: its engines were still being made or looked at"
+    hint = "'coexist build' makes them beforehand; '--timeout' gives more time."
+    return NotReadyInTimeError(what, hint=hint, code="not_ready")
 
 
 async def _run(stage: Stage, screen: Screen, exit_when_ready: bool, timeout_s: float | None, as_json: bool) -> int:
     interrupts: list[int] = []
     async with workflow.started(stage, screen.show) as supervisor:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in interruption.signals():
             asyncio.get_running_loop().add_signal_handler(number, _interrupt, supervisor, interrupts, number)
         with screen.table(supervisor):
             await supervisor.wait_ready(timeout_s)
-        if not interrupts:
+        ready = not interrupts and supervisor.readiness()["ready"]
+        if ready:
             _show_ready(supervisor, stage, exit_when_ready, as_json)
         if not exit_when_ready:
             await supervisor.wait_stopped()
         screen.say("draining and stopping")
+    if not ready:  # Ctrl-C, or 'coexist down' from elsewhere
+        raise click.Abort
     return INTERRUPTED if signal.SIGINT in interrupts else 0
 
 
@@ -121,15 +137,15 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     name = load.deployment(config).model.name
     folder = Home.find().state(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    answer, log = folder / "up.json", folder / "up.log"
+    log = folder / "up.log"
     argv = [sys.executable, str(PROGRAM), "up", str(config.absolute()), "--json"]
     argv += [] if timeout_s is None else ["--timeout", f"{timeout_s}s"]
-    with answer.open("wb") as out, log.open("wb") as err:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
-    document = _wait_for_answer(child, answer, log)
+    with tempfile.TemporaryFile(dir=folder) as answer:  # its own: of two that start at once, one only is told "no"
+        with log.open("ab") as err:
+            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=answer, stderr=err, start_new_session=True)
+        document = _answer_or_stop(child, answer, log)
     if "error" in document:
-        error = document["error"]
-        output.error(ToolkitError(**{**error, "where": error["where"] or str(log)}), as_json)
+        output.error(_told(document["error"], log), as_json)
         return child.wait()
     if as_json:
         output.document(document)
@@ -139,11 +155,28 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     return 0
 
 
-def _wait_for_answer(child: subprocess.Popen[bytes], answer: Path, log: Path) -> dict[str, Any]:
+def _told(error: dict[str, Any], log: Path) -> ToolkitError:
+    if "faults" in error:
+        return ManyFaultsError(tuple(ToolkitError(**fault, code=error["code"]) for fault in error["faults"]))
+    return ToolkitError(**{**error, "where": error["where"] or str(log)})
+
+
+def _answer_or_stop(child: subprocess.Popen[bytes], answer: IO[bytes], log: Path) -> dict[str, Any]:
+    """The answer; a Ctrl-C before it comes stops what was started."""
+    try:
+        return _wait_for_answer(child, answer, log)
+    except KeyboardInterrupt:
+        child.terminate()
+        child.wait()
+        raise
+
+
+def _wait_for_answer(child: subprocess.Popen[bytes], answer: IO[bytes], log: Path) -> dict[str, Any]:
     """The first document that the child prints: its status when ready, or its error."""
     while True:
         ended = child.poll() is not None
-        line, newline, _ = answer.read_bytes().partition(b"\n")
+        written = os.pread(answer.fileno(), os.fstat(answer.fileno()).st_size, 0)  # the offset is the child's too
+        line, newline, _ = written.partition(b"\n")
         if newline:
             document: dict[str, Any] = json.loads(line)
             return document

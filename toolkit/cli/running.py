@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from toolkit.cli import output, picture
+from toolkit.cli import output, picture, streams
 from toolkit.cli.options import deployment_option, json_option, service_argument
 from toolkit.supervise import client
 
@@ -23,6 +23,8 @@ def status_command(deployment: str | None, watch: bool, as_json: bool) -> None:
     coexist status --watch --json | jq .ready
     """
     running = client.find(deployment)
+    if watch:
+        streams.end_with_reader()
     documents = running.follow() if watch else [running.status()]
     for document in documents:
         if as_json:
@@ -42,6 +44,8 @@ def logs_command(service: str | None, deployment: str | None, follow: bool, as_j
     \b
     coexist logs llm -f
     """
+    if follow:
+        streams.end_with_reader()
     for entry in client.logs(deployment, service, follow=follow):
         if as_json:
             output.document({"service": entry.service, "line": entry.text})
