@@ -35,11 +35,11 @@ CHECKED = """\
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from toolkit import workflow
 from toolkit.assemble import check
 from toolkit.config import load
 from toolkit.home import Home
-deployment, host, home = load.deployment(Path(sys.argv[1])), workflow.this_host(), Home(Path(sys.argv[2]))
+from toolkit.host import probe
+deployment, host, home = load.deployment(Path(sys.argv[1])), probe.probe(), Home(Path(sys.argv[2]))
 start = time.perf_counter()
 report = check.check_deployment(deployment, host, home)
 print(time.perf_counter() - start)
