@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,10 +113,17 @@ def test_an_engine_for_another_gpu_of_this_host_is_cured_by_assignment_not_by_a_
     assert "GPU 1" in findings(here)["engine-compute-capability"].fix
 
 
-def test_a_service_that_uses_no_flash_attn_is_not_told_of_its_limits() -> None:
-    services = {"e": service("flash", model="m", attention="sdpa")}
+@pytest.mark.parametrize(
+    ("runtime", "attention", "told"),
+    [("flash", "sdpa", False), ("flash", "auto", False), ("flash", "fa2", True), ("flash", "fa4", False),
+     ("vllm", "auto", True), ("trtllm", "auto", False)],
+)  # fmt: skip
+def test_who_calls_flash_attn_without_asking_the_gpu_is_told_of_its_limits(
+    runtime: str, attention: str, told: bool
+) -> None:
+    services = {"e": service(runtime, model="m", attention=attention)}
     found = findings(case(view(packages={"flash-attn": "2.6.3"}), services=services, on=host(gpu(sm="7.5"))))
-    assert "flash-attention-architecture" not in found
+    assert ("flash-attention-architecture" in found) == told
 
 
 def test_every_rule_of_the_file_names_its_source() -> None:

@@ -14,8 +14,9 @@ from toolkit.units import GIB, MIB, format_bytes
 HELD_BYTES = 256 * MIB  # under that it is a display or a monitor
 UNTOLD_BYTES = 2 * GIB  # used without a process; an idle H200 shows 615 MiB, which is the driver's own
 CAPTURE_BYTES = 3 * GIB  # vllm-project/vllm PR#36634: capture took 1 to 3 GiB
-# Servers that never call flash-attn, and those whose choice of it a service may make.
+# Servers that never call flash-attn; and what the built-in one calls when it is told to. 'auto' takes what the GPU can do.
 WITHOUT_FLASH = {"trtllm", "triton", "command", "torch"}
+ATTENTION = {"fa2": {"flash-attn"}, "fa3": {"flash-attn-3", "flashattn-hopper"}, "fa4": {"flash-attn-4"}}
 
 
 def devices(gpus: Iterable[Gpu]) -> int:
@@ -28,7 +29,10 @@ def severity_of(role: Role, bad: tuple[Gpu, ...]) -> Severity | None:
     return "warning" if devices(role.gpus) - devices(bad) >= max(role.needed, 1) else None
 
 
-def _uses_flash(role: Role) -> bool:
+def _uses(role: Role, package: str) -> bool:
+    """Whether a role may call this flash-attn package without asking first what the GPU can do."""
+    if role.runtime == "flash" and role.service:
+        return package in ATTENTION.get(role.service.attention, set())
     attention = role.service.attention if role.service else "auto"
     return role.runtime not in WITHOUT_FLASH and attention not in {"sdpa", "vanilla"}
 
@@ -37,11 +41,10 @@ def flash_attention(case: Case) -> Iterator[Hit]:
     """GPUs that the flash-attn of an environment refuses, or that its prebuilt wheels have no code for."""
     for role in case.roles:
         view = case.environments.get(role.environment)
-        if view is None or not _uses_flash(role):
-            continue
-        for package in view.flash_packages:
-            row = case.facts.flash_attn(package, view.packages[package])
-            yield from _flash(case, role, view, package, row)
+        for package in view.flash_packages if view else ():
+            if view and _uses(role, package):
+                row = case.facts.flash_attn(package, view.packages[package])
+                yield from _flash(case, role, view, package, row)
 
 
 def _flash(case: Case, role: Role, view: EnvironmentView, package: str, row: FlashRow | None) -> Iterator[Hit]:

@@ -33,7 +33,7 @@ def memory_nodes(case: Case) -> Iterator[Hit]:
     host = case.host
     if host is None:
         return
-    online = case.surroundings.mems_online or tuple(node.node for node in host.numa)
+    online = tuple(node.node for node in host.numa)
     own = {gpu.gpu_numa_id for gpu in host.gpus if gpu.gpu_numa_id is not None}
     hidden = sorted(set(online) - set(host.mems_allowed)) if host.mems_allowed is not None else []
     without = [node.node for node in host.numa if not node.cpus]

@@ -157,7 +157,7 @@ class Surroundings:
     """What lies around the deployment, gathered beforehand. Empty and None: not looked at.
 
     ``environ``: variables of coexist itself. ``engines`` by engine, ``models`` by service, ``mpi`` by environment.
-    ``mems_online``: memory nodes of the machine. ``unbuilt``: engines that have to be built first.
+    ``unbuilt``: engines that have to be built first.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -170,7 +170,6 @@ class Surroundings:
     triton: tuple[TritonModel, ...] = ()
     ports: tuple[PortHolder, ...] = ()
     mps: Mps = Mps()
-    mems_online: tuple[int, ...] | None = None
     unbuilt: tuple[str, ...] = ()
 
 
