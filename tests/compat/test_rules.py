@@ -367,6 +367,10 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: serving(engine(config(plugins={"context_fmha": False}, build={"max_draft_len": 4}))),
         lambda: serving(engine(config(plugins={"context_fmha": False}))),
     ),
+    "fmha-switch-missing": (
+        lambda: case(services={"llm": service(model="m", fmha="disable")}),
+        lambda: serving(engine(config(plugins={"context_fmha": False})), fmha="disable"),
+    ),
     "fused-attention-workspace": (
         lambda: serving(engine(config(plugins={"context_fmha": "disable"}, build={"max_input_len": 32768}))),
         lambda: serving(engine(config(plugins={"context_fmha": "disable"}, build={"max_input_len": 2048}))),

@@ -14,7 +14,7 @@ from toolkit.units import GIB, MIB, format_bytes
 HELD_BYTES = 256 * MIB  # under that it is a display or a monitor
 UNTOLD_BYTES = 2 * GIB  # used without a process; an idle H200 shows 615 MiB, which is the driver's own
 CAPTURE_BYTES = 3 * GIB  # vllm-project/vllm PR#36634: capture took 1 to 3 GiB
-# Servers that never call flash-attn; and what the built-in one calls when it is told to. 'auto' takes what the GPU can do.
+# Servers that never call flash-attn; what the built-in one calls when told to ('auto' takes what the GPU can do).
 WITHOUT_FLASH = {"trtllm", "triton", "command", "torch"}
 ATTENTION = {"fa2": {"flash-attn"}, "fa3": {"flash-attn-3", "flashattn-hopper"}, "fa4": {"flash-attn-4"}}
 

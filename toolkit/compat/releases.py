@@ -118,6 +118,14 @@ def engine_mode(case: Case) -> Iterator[Hit]:
             yield Hit("engine-mode-removed", role.name, view.name, values, sources=modes.source)
 
 
+def fmha_switch(case: Case) -> Iterator[Hit]:
+    """A service without an engine that asks for what only the build of an engine can do."""
+    for role in case.roles:
+        service = role.service
+        if service and service.runtime == "trtllm" and service.engine is None and service.fmha == "disable":
+            yield Hit("fmha-switch-missing", role.name, role.environment)
+
+
 def flash_attn(case: Case) -> Iterator[Hit]:
     """What flash-attn releases need, and whether a prebuilt wheel fits; where files were read, those decide."""
     for view in case.environments.values():
@@ -221,6 +229,7 @@ def hidden_flash_attn_4(case: Case) -> Iterator[Hit]:
 RULES = {
     "trtllm": trtllm,
     "engine-mode-removed": engine_mode,
+    "fmha-switch-missing": fmha_switch,
     "flash-attn": flash_attn,
     "flash-attn-2-hides-4": hidden_flash_attn_4,
 }
