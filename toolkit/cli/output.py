@@ -34,9 +34,11 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def line(text: str) -> None:
-    """A line of the answer on standard output."""
+def line(text: str, *, now: bool = False) -> None:
+    """A line of the answer on standard output; ``now``: whoever reads it gets it at once."""
     sys.stdout.write(text + "\n")
+    if now:
+        sys.stdout.flush()
 
 
 def error(problem: ToolkitError, as_json: bool, exit_code: int | None = None) -> int:

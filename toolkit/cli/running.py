@@ -50,7 +50,7 @@ def logs_command(service: str | None, deployment: str | None, follow: bool, as_j
         if as_json:
             output.document({"service": entry.service, "line": entry.text})
         else:
-            output.line(entry.text if service else f"{entry.service} | {entry.text}")
+            output.line(entry.text if service else f"{entry.service} | {entry.text}", now=follow)
 
 
 @click.command("restart")
