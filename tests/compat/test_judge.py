@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -135,3 +137,10 @@ def test_every_rule_of_the_file_names_its_source() -> None:
 def test_without_a_host_the_document_still_has_its_keys() -> None:
     document = judge.judge(cases.what_if(FACTS, {"torch": "2.4.0"}, None)).document()
     assert document["host"]["gpus"] == []
+
+
+def test_every_rule_that_a_diagnosis_names_can_be_explained() -> None:
+    text = (Path(book.__file__).parents[1] / "diagnose" / "patterns.yaml").read_text(encoding="utf-8")
+    named = set(re.findall(r"\brule: ([a-z][a-z0-9-]+)(?=[,}\s])", re.sub(r"(?m)^#.*$", "", text)))
+    assert len(named) > 20
+    assert named <= set(book.rules())
