@@ -123,6 +123,12 @@ def coherent(*allowed: int) -> Case:
     return case(on=host(gpu(gpu_numa_id=2), numa=nodes, mems_allowed=allowed))
 
 
+def long_model(wanted: int) -> Case:
+    model = ModelFolder(Path("/m"), config={"max_position_embeddings": 4096})
+    services = {"v": service("vllm", model="m", options={"max_model_len": wanted})}
+    return case(services=services, around=Surroundings(models={"v": model}))
+
+
 def unpaged(**options: bool) -> Case:
     return serving(engine(config(plugins={"use_paged_context_fmha": False})), options=options)
 
@@ -355,6 +361,7 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: serving(engine(), options={"max_seq_len": 4096}),
         lambda: serving(engine(), options={"max_seq_len": 2048}),
     ),
+    "model-length": (lambda: long_model(8192), lambda: long_model(4096)),
     "kv-reuse-paged-fmha": (
         lambda: unpaged(enable_block_reuse=True),
         lambda: serving(engine(), options={"enable_block_reuse": True}),

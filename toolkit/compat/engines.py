@@ -17,6 +17,7 @@ TRTLLM_RUNTIMES = {"trtllm", "triton"}
 _WORDS: dict[str, Any] = {"enable": True, "disable": False}
 KNOWN_PARTS = ("pretrained_config", "build_config")
 LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width")
+LENGTH_OPTIONS = ("max_model_len", "max-model-len", "max_seq_len", "context_length", "context-length")
 REUSE_OPTIONS = ("enable_block_reuse", "enable_kv_cache_reuse", "kv_cache_reuse")
 CHUNK_OPTIONS = ("enable_chunked_context", "enable_chunked_prefill")
 SAFE_INPUT_TOKENS = 2048  # the bound the fix names; its workspace is small beside any model
@@ -183,6 +184,19 @@ def limits(case: Case) -> Iterator[Hit]:
                 yield Hit("engine-limits", role.name, role.environment, values, shown)
 
 
+def lengths(case: Case) -> Iterator[Hit]:
+    """A length that a service asks for beyond the positions of its model; scaled positions are left to the server."""
+    for role in case.roles:
+        model = case.surroundings.models.get(role.name)
+        config = (model.config if model else None) or {}
+        limit, options = config.get("max_position_embeddings"), role.service.options if role.service else {}
+        for name in LENGTH_OPTIONS if isinstance(limit, int) and not config.get("rope_scaling") else ():
+            wanted = options.get(name)
+            if isinstance(wanted, int) and isinstance(limit, int) and wanted > limit:
+                values = {"option": name, "wanted": wanted, "limit": limit}
+                yield Hit("model-length", role.name, role.environment, values)
+
+
 def features(role: Role, engine: EngineFolder | None, recipe: Recipe | None) -> dict[str, bool]:
     """Which features are on that read what other attention calls left behind."""
     options = role.service.options if role.service else {}
@@ -347,6 +361,7 @@ RULES = {
     "engine-compute-capability": architectures,
     "engine-world-size": ranks,
     "engine-limits": limits,
+    "model-length": lengths,
     "fused-attention-off": attention,
     "fp8-fmha-architecture": kernels,
     "fmha-head-size": head_sizes,
