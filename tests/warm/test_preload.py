@@ -56,6 +56,38 @@ async def test_503_for_ever_never_counts_as_loaded(server: Server, target: Make,
     assert told == [Progress("PRELOAD", 0, None, "GET /v1/stage: 503 Service Unavailable: loading")]
 
 
+async def test_a_built_in_server_that_keeps_answering_with_an_error_is_given_up(
+    server: Server, target: Make, http, clock, told
+):
+    async def fail(_: web.Request) -> web.Response:
+        return web.Response(status=500, text="oops")
+
+    server.before = fail
+    with pytest.raises(WarmupError, match="500 Internal Server Error: oops") as caught:
+        await wait_loaded(target(), http, clock, told.append)
+    assert caught.value.code == "request_failed"
+
+
+async def test_an_error_now_and_then_is_not_held_against_a_server(server: Server, target: Make, http, clock, told):
+    async def fail_mostly(_: web.Request) -> web.Response | None:
+        server.stage["stage"] = "loaded" if len(server.asked) > 80 else "preload"
+        return web.Response(status=500) if len(server.asked) % 20 else None
+
+    server.before = fail_mostly
+    assert (await wait_loaded(target(), http, clock, told.append)).bytes_read == 7
+
+
+async def test_an_error_of_a_program_that_is_not_ours_may_be_its_way_of_loading(
+    server: Server, target: Make, http, clock, told
+):
+    async def fail_long(_: web.Request) -> web.Response | None:
+        return web.Response(status=500) if len(server.asked) < 100 else None
+
+    server.before = fail_long
+    await wait_loaded(target(stage=None, loaded=HttpProbe("/health")), http, clock, told.append)
+    assert len(server.asked) >= 100
+
+
 async def test_an_answer_that_is_not_json_never_counts_as_loaded(server: Server, target: Make, http, clock, told):
     async def nonsense(_: web.Request) -> web.Response:
         return web.Response(text="<html>loaded</html>")

@@ -28,12 +28,13 @@ T = TypeVar("T")
 
 
 class RequestFailedError(Exception):
-    """One request went wrong; ``not_yet``: the server may only need more time."""
+    """One request went wrong; ``not_yet``: the server may only need more time; ``status``: what it answered with."""
 
-    def __init__(self, reason: str, *, not_yet: bool = False) -> None:
+    def __init__(self, reason: str, *, not_yet: bool = False, status: int | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.not_yet = not_yet
+        self.status = status
 
 
 async def or_fail(answer: Awaitable[T]) -> T:
@@ -206,9 +207,8 @@ def _parsed(probe: HttpProbe, data: str) -> sse.Piece:
 def _wrong_status(probe: HttpProbe, status: int, reason: str | None, body: str) -> RequestFailedError:
     shown = shorten(body, probe.headers)
     said = " ".join(filter(None, (str(status), reason)))
-    return RequestFailedError(
-        f"{_name(probe)}: {said}" + (f": {shown}" if shown else ""), not_yet=status in NOT_YET_STATUSES
-    )
+    reason = f"{_name(probe)}: {said}" + (f": {shown}" if shown else "")
+    return RequestFailedError(reason, not_yet=status in NOT_YET_STATUSES, status=status)
 
 
 def _broken(probe: HttpProbe, error: Exception) -> RequestFailedError:

@@ -15,6 +15,8 @@ from toolkit.warm.model import PARTS, Clock, OnProgress, Progress, StageReport, 
 
 POLL_S = 0.1
 POLL_TIMEOUT_S = 10.0
+# Our own servers never answer their stage with an error: one that goes on doing so is broken, or is not ours.
+MAX_STAGE_ERRORS = 30
 
 
 async def wait_loaded(
@@ -28,13 +30,18 @@ async def wait_loaded(
 
     Without ``timeout_s`` it waits for ever: the caller cancels.
 
-    Raises: WarmupError ``loaded_timeout`` with the last answer.
+    Raises: WarmupError ``loaded_timeout`` with the last answer; ``request_failed`` when a built-in server answers
+    ``MAX_STAGE_ERRORS`` times in a row with an error.
     """
     client = Client(target, http)
     deadline_s = None if timeout_s is None else clock.now() + timeout_s
     told: Progress | None = None
+    errors = 0
     while True:
-        report, progress = await _ask(client)
+        report, progress, is_error = await _ask(client)
+        errors = errors + 1 if is_error else 0
+        if errors >= MAX_STAGE_ERRORS:
+            raise WarmupError(f"{progress.what} ({errors} times in a row)", code="request_failed")
         if progress != told:
             on_progress(progress)
             told = progress
@@ -45,18 +52,19 @@ async def wait_loaded(
         await clock.sleep(POLL_S)
 
 
-async def _ask(client: Client) -> tuple[StageReport | None, Progress]:
-    """The report when loaded, and where PRELOAD stands."""
+async def _ask(client: Client) -> tuple[StageReport | None, Progress, bool]:
+    """The report when loaded, where PRELOAD stands, and whether a built-in server's answer was an error."""
     probes = client.target.probes
     try:
         if probes.stage is not None:
-            return read_stage(await client.send(quick(probes.stage, POLL_TIMEOUT_S)))
+            return *read_stage(await client.send(quick(probes.stage, POLL_TIMEOUT_S))), False
         await _check_loaded(client)
         if probes.deep is not None:
             await client.send(probes.deep)
     except RequestFailedError as error:
-        return None, Progress("PRELOAD", 0, None, error.reason)
-    return StageReport(dict.fromkeys(PARTS)), Progress("PRELOAD", 1, 1, "loaded")
+        is_error = probes.stage is not None and error.status is not None and not error.not_yet
+        return None, Progress("PRELOAD", 0, None, error.reason), is_error
+    return StageReport(dict.fromkeys(PARTS)), Progress("PRELOAD", 1, 1, "loaded"), False
 
 
 async def _check_loaded(client: Client) -> None:
