@@ -11,12 +11,14 @@ from typing import Any
 
 from toolkit import affinity, runtimes
 from toolkit.assemble import adoption, beside, build_machine, engines, grants, launches, needs, paths, reservation
+from toolkit.assemble.check import check_deployment
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
 from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine, reference
 from toolkit.build.trtllm_adopt import Finding, adopt
 from toolkit.build.trtllm_machine import Machine
+from toolkit.compat.model import Finding as CheckFinding
 from toolkit.config import init as first_deployment
 from toolkit.config import load
 from toolkit.config.load import LoadedDeployment
@@ -83,6 +85,25 @@ def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> P
         return planner.make(deployment.model, host, wanted)
     held = Ledger.of_this_host().grants()
     return beside.make(deployment.model, host, wanted, held=held, ports_taken=ports.taken())
+
+
+def check(deployment: LoadedDeployment, host: Host, home: Home, report: Report) -> None:
+    """Warnings are told; what was judged before is remembered.
+
+    Raises: ManyFaultsError with every reason why these processes cannot live here.
+    """
+    found = check_deployment(deployment, host, home)
+    for finding in found.findings:
+        if finding.severity == "warning":
+            report(f"warning: {finding.what} (coexist check --explain {finding.id})")
+    errors = [finding for finding in found.findings if finding.severity == "error"]
+    if errors:
+        raise ManyFaultsError(tuple(_refusal(finding) for finding in errors))
+
+
+def _refusal(finding: CheckFinding) -> ToolkitError:
+    hint = finding.fix or f"See 'coexist check --explain {finding.id}'."
+    return ToolkitError(f"{finding.what}: {finding.why}", finding.subject, hint, code=finding.id)
 
 
 def build_engines(
@@ -167,7 +188,9 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     check_runtimes(deployment)
     StateFolder(home.state(deployment.model.name)).refuse_running(deployment.model.name)
     found, store = paths.find(deployment), Store(home.root)
-    make_plan(deployment, this_host(), found)  # before a long build: does it fit at all?
+    host = this_host()
+    make_plan(deployment, host, found)  # before a long build: does it fit at all?
+    check(deployment, host, home, report)
     built = build_engines(deployment, found, store, report)
     recorded = references(deployment, found, home, store)
     host = this_host()  # a build may have taken long

@@ -67,7 +67,14 @@ def trace(model: Decoder, info: Mapping[str, Any], phase: str) -> ExportedProgra
         shapes = ({0: tokens}, None, {0: span}, [None] * len(caches))
         module = PrefillGraph(model)
     with torch.no_grad():
-        return torch.export.export(module, (*inputs, caches), dynamic_shapes=shapes, strict=False)
+        return torch.export.export(
+            module,
+            (*inputs, caches),
+            dynamic_shapes=shapes,
+            strict=False,
+            # On CUDA some guards hold for every length, but the solver cannot prove it: they are checked at run time.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
 
 
 def traced_caches(info: Mapping[str, Any], rows: int) -> list[Tensor]:
