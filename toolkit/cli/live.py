@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,7 +139,7 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     log = folder / "up.log"
     argv = [sys.executable, str(PROGRAM), "up", str(config.absolute()), "--json"]
     argv += [] if timeout_s is None else ["--timeout", f"{timeout_s}s"]
-    with tempfile.TemporaryFile(dir=folder) as answer:  # its own: of two that start at once, one only is told "no"
+    with os.fdopen(os.memfd_create("answer"), "rb") as answer:  # its own, and there even when the disk is full
         with log.open("ab") as err:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=answer, stderr=err, start_new_session=True)
         document = _answer_or_stop(child, answer, log)
