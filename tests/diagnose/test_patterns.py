@@ -44,5 +44,5 @@ def test_check_rules_are_written_in_one_way() -> None:
 def test_every_pattern_has_a_source_and_all_but_the_context_bound_ones_an_example() -> None:
     assert all(pattern.source for pattern in PATTERNS)
     assert {pattern.name for pattern in PATTERNS if not pattern.examples} == {
-        "affinity-einval", "engine-config-python", "pickle-truncated",
+        "affinity-einval", "cuda-init-in-cpuset", "engine-config-python", "pickle-truncated",
     }  # fmt: skip

@@ -93,6 +93,10 @@ class _Tail:
                 signs.append(Sign(line.number, line.sentence(found.start())))
         return signs
 
+    def waits_for_lock(self, line: texts.Line) -> bool:
+        """The line is one after which only a lock keeps a program silent."""
+        return self._is(line, "begun")
+
     def _is(self, line: texts.Line, mark: str) -> bool:
         rules = self.catalogue.concerned(line.text.lower().encode())
         return any(rule.name == mark and rule.search(line) for rule in rules)
@@ -206,7 +210,7 @@ def _is_last(sign: Sign, tail: _Tail) -> bool:
     for line in after:
         if _is_watcher(line.text):
             return True
-        if "Loading" not in line.message:
+        if not tail.waits_for_lock(line):
             return False
     return True
 

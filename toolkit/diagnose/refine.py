@@ -130,7 +130,7 @@ def missing_library(captures: Mapping[str, str | None], scene: Scene) -> Refined
 def affinity_culprit(captures: Mapping[str, str | None], scene: Scene) -> Refined:
     """The program that tried to bind: numactl, psutil, taskset, or the call itself."""
     text = scene.text.lower()
-    if "libnuma" in text or "numa_" in text:
+    if "libnuma" in text or "numa_" in text or "setting " in text:
         return Refined(captures={"tool": "numactl"}, check="numa-node")
     if "not eligible" in text:
         return Refined(captures={"tool": "psutil"})
@@ -141,12 +141,13 @@ def affinity_culprit(captures: Mapping[str, str | None], scene: Scene) -> Refine
 
 def pickle(captures: Mapping[str, str | None], scene: Scene) -> Refined:
     """Cut-off data belongs to whatever file was named last: weights, or a compile cache."""
-    weight = scene.seen.get("weight_file", (0, ""))
+    weight = max(scene.seen.get(name, (0, "")) for name in ("weight_file", "torch_load"))
     cache = max(scene.seen.get("compile_cache", (0, "")), scene.seen.get("cache_code", (0, "")))
     if weight[0] > cache[0] and scene.number - weight[0] < _NEAR_LINES:
-        cause = "The weight file {weight_file} is cut short and cannot be read."
-        fix = "Remove the partial file, download it again, then start."
-        return Refined(kind="model_files_corrupt", culprit=weight[1], cause=cause, fix=fix, check="model-files")
+        name = scene.seen.get("weight_file", (0, None))[1]
+        cause = f"The weight file {name or ''} is cut short, or no weight file (a git-lfs pointer): it cannot be read."
+        fix = "Remove the file, download it again in full (git lfs pull where it came from git), then start."
+        return Refined(kind="model_files_corrupt", culprit=name, cause=cause, fix=fix, check="model-files")
     return Refined() if cache[0] else Refined(kind="")
 
 
