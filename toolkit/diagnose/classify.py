@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from toolkit.diagnose import text as texts
@@ -10,7 +10,7 @@ from toolkit.diagnose.catalogue import Catalogue, Combination, Pattern, load
 from toolkit.diagnose.model import Context, Diagnosis, Ending, Finding, Verdict
 from toolkit.diagnose.reader import Reader, Sign, State, finding
 from toolkit.diagnose.refine import Scene
-from toolkit.diagnose.stream import RawLine, Scanner
+from toolkit.diagnose.stream import Pieces, RawLine, Scanner
 from toolkit.diagnose.template import fill, known
 from toolkit.diagnose.text import Level
 
@@ -21,21 +21,33 @@ _STALL_WORDS = ("[watch]", "no output", "stack of", "py-spy", "still running", "
 
 
 def classify(
-    pieces: Iterable[bytes | str],
+    pieces: Pieces,
     ending: Ending | None = None,
     context: Context | None = None,
     catalogue: Catalogue | None = None,
 ) -> Diagnosis:
     """The diagnosis of a log that comes in ``pieces`` (a file opened for bytes, chunks, or lines with line feeds)."""
-    ending, context, catalogue = ending or Ending(), context or Context(), catalogue or load()
-    scanner = Scanner(pieces, catalogue.needles)
-    state = Reader(catalogue, scanner, context).read()
-    tail = _Tail(scanner.tail(), catalogue)
-    chosen = _chosen(state, ending, tail)
-    if chosen:
-        return _told(_combined(_at_first_wait(chosen, state), state, catalogue), state)
-    stall = _stall(state, ending, tail, context)
-    return _told(stall, state) if stall else _without_cause(state, ending, tail)
+    return Reading(pieces, context, catalogue).told(ending)
+
+
+class Reading:
+    """A log that is read on as it grows: ``told`` takes in what came up to a pause, and says what all of it means."""
+
+    def __init__(self, pieces: Pieces, context: Context | None = None, catalogue: Catalogue | None = None) -> None:
+        self._context, self._catalogue = context or Context(), catalogue or load()
+        self._scanner = Scanner(pieces, self._catalogue.needles)
+        self._reader = Reader(self._catalogue, self._scanner, self._context)
+
+    def told(self, ending: Ending | None = None) -> Diagnosis:
+        """The diagnosis of what was read so far."""
+        ending = ending or Ending()
+        state = self._reader.read()
+        tail = _Tail(self._scanner.tail(), self._catalogue)
+        chosen = _chosen(state, ending, tail)
+        if chosen:
+            return _told(_combined(_at_first_wait(chosen, state), state, self._catalogue), state)
+        stall = _stall(state, ending, tail, self._context)
+        return _told(stall, state) if stall else _without_cause(state, ending, tail)
 
 
 class _Tail:

@@ -6,18 +6,42 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from toolkit.diagnose.classify import classify
-from toolkit.diagnose.model import Context, Diagnosis, Ending
+from toolkit.diagnose.classify import Reading
+from toolkit.diagnose.model import Context, Diagnosis
 
 POLL_S = 1.0
 CHUNK_BYTES = 1 << 18
 
 
-def read_pieces(path: Path) -> Iterator[bytes]:
-    """The file in pieces. Raises OSError."""
+def read_pieces(path: Path, start_bytes: int = 0) -> Iterator[bytes]:
+    """The file in pieces, from ``start_bytes`` on. Raises OSError."""
     with path.open("rb") as file:
+        file.seek(start_bytes)
         while piece := file.read(CHUNK_BYTES):
             yield piece
+
+
+class _Growing:
+    """The pieces of a file that grows: what there is, then a pause, until it is ``over``."""
+
+    def __init__(self, path: Path, start_bytes: int) -> None:
+        self.path = path
+        self.read_bytes = start_bytes
+        self.over = False
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        while True:
+            last = self.over
+            for piece in read_pieces(self.path, self.read_bytes):
+                self.read_bytes += len(piece)
+                yield piece
+            if last:
+                return
+            yield None
+
+    def was_cut(self) -> bool:
+        """The file is shorter than what was read of it: it was rotated."""
+        return self.path.stat().st_size < self.read_bytes
 
 
 def follow(
@@ -25,24 +49,24 @@ def follow(
     context: Context | None = None,
     goes_on: Callable[[], bool] = lambda: True,
     sleep: Callable[[float], None] = time.sleep,
+    start_bytes: int = 0,
 ) -> Iterator[Diagnosis]:
     """The diagnosis now, and each time that it changes as the log grows, until ``goes_on`` says no.
 
-    A growing log is read anew, with pauses of at least three times as long as the reading took. Raises OSError.
+    Each byte is read once; a log that was rotated is begun anew. Raises OSError.
     """
     told: Diagnosis | None = None
-    size = -1
+    growing = _Growing(path, start_bytes)
+    reading = Reading(growing, context)
     while True:
-        last_look = not goes_on()
-        if (now := path.stat().st_size) != size:
-            began_s = time.monotonic()
-            size, found = now, classify(read_pieces(path), Ending(), context)
-            pause_s = max(POLL_S, 3 * (time.monotonic() - began_s))
-            if found != told:
-                told = found
-                yield found
-        else:
-            pause_s = POLL_S
-        if last_look:
+        growing.over = not goes_on()
+        if growing.was_cut():
+            growing, over = _Growing(path, 0), growing.over
+            growing.over, reading = over, Reading(growing, context)
+        found = reading.told()
+        if found != told:
+            told = found
+            yield found
+        if growing.over:
             return
-        sleep(pause_s)
+        sleep(POLL_S)

@@ -55,6 +55,7 @@ class Reader:
     def __init__(self, catalogue: Catalogue, scanner: Scanner, context: Context) -> None:
         self._catalogue = catalogue
         self._scanner = scanner
+        self._lines = iter(scanner)
         self._context = context
         self.state = State()
         self._cut: dict[str, tuple[int, str]] = {}
@@ -63,7 +64,10 @@ class Reader:
         self._sought: tuple[Pattern, int] | None = None
 
     def read(self) -> State:
-        for raw in self._scanner:
+        """Reads on to the end of the log, or to the next pause."""
+        for raw in self._lines:
+            if raw is None:
+                break
             rules = list(self._catalogue.concerned(raw.low))
             told = (rules or self._is_watching or raw.low.count(b"]<std") > 1) and self._raw(raw, rules)
             if not told:

@@ -15,6 +15,8 @@ OVERLAP_BYTES = 4096
 TAIL_BYTES = 32 * 1024
 KNOWN_SHAPES = 50_000
 
+Pieces = Iterable["bytes | str | None"]  # None: a pause, that is all for now
+
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][0-9A-Za-z]|[=>78cDEHM])")
 _RANK_TAG = b"]<std"
 _TELLING_NUMBER = re.compile(rb"(?:error|exit\w*|signal|code|status|rc|failure|errno|failed)\W{0,3}-?\d")
@@ -42,32 +44,41 @@ class _Block:
     ends_line: bool
 
 
-def _blocks(pieces: Iterable[bytes | str]) -> Iterator[_Block]:
-    """Whole lines, ``BLOCK_BYTES`` or more at a time; a line that is too long comes in parts that overlap."""
-    held = bytearray()
+def _blocks(pieces: Pieces, held: bytearray) -> Iterator[_Block | None]:
+    """Whole lines, ``BLOCK_BYTES`` or more at a time; a line that is too long comes in parts that overlap.
+
+    A pause gives out the whole lines there are, and passes through. ``held`` is the line that has no end yet.
+    """
     for piece in pieces:
-        held += piece.encode("utf-8", errors="surrogateescape") if isinstance(piece, str) else piece
-        if len(held) < BLOCK_BYTES:
+        held += piece.encode("utf-8", errors="surrogateescape") if isinstance(piece, str) else piece or b""
+        if len(held) < BLOCK_BYTES and piece is not None:
             continue
         end = held.rfind(b"\n") + 1
         if end:
-            yield _Block(bytes(held[:end]), True)
+            whole = bytes(held[:end])
             del held[:end]
+            yield _Block(whole, True)
         while len(held) > MAX_LINE_BYTES:
             yield _Block(bytes(held[:MAX_LINE_BYTES]), False)
             del held[: MAX_LINE_BYTES - OVERLAP_BYTES]
+        if piece is None:
+            yield None
     if held:
-        yield _Block(bytes(held), True)
+        last = bytes(held)
+        held.clear()
+        yield _Block(last, True)
 
 
 class Scanner:
     """Iterates over the lines that may say something; ``look_ahead`` asks for so many more, whatever they say.
 
     Such a line holds one of ``needles``. One whose shape (without its digits) was found boring is not looked at again.
+    A pause among the pieces comes out as None.
     """
 
-    def __init__(self, pieces: Iterable[bytes | str], needles: Needles) -> None:
+    def __init__(self, pieces: Pieces, needles: Needles) -> None:
         self._pieces = pieces
+        self._held = bytearray()
         self._needles = needles
         self._boring: set[int] = set()
         self._tail: deque[RawLine] = deque()
@@ -75,8 +86,11 @@ class Scanner:
         self.look_ahead = 0
         self.lines = 0
 
-    def __iter__(self) -> Iterator[RawLine]:
-        for block in _blocks(self._pieces):
+    def __iter__(self) -> Iterator[RawLine | None]:
+        for block in _blocks(self._pieces, self._held):
+            if block is None:
+                yield None
+                continue
             data = _ANSI.sub(b"", block.data) if b"\x1b" in block.data else block.data
             lines = data.split(b"\n")
             if not lines[-1]:
@@ -95,8 +109,9 @@ class Scanner:
             self._boring.add(_shape(line.data))
 
     def tail(self) -> list[RawLine]:
-        """The last lines of the log, about ``TAIL_BYTES`` of them."""
-        return list(self._tail)
+        """The last lines of the log, about ``TAIL_BYTES`` of them, and the one whose end is not written yet."""
+        begun = _ANSI.sub(b"", bytes(self._held[-TAIL_BYTES:]))
+        return [*self._tail, *([RawLine(self.lines + 1, begun)] if begun else [])]
 
     def _of_block(self, lines: list[bytes]) -> Iterator[RawLine]:
         if len(self._boring) > KNOWN_SHAPES:
