@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor
 
+from toolkit.errors import ToolkitError
 from toolkit.serve.greedy import record
 
 
@@ -32,9 +34,9 @@ def test_the_canary_ends_before_a_step_that_could_go_either_way() -> None:
     assert found.tie_at == 2
 
 
-def test_there_is_always_one_token() -> None:
-    found = record(counting(3.0, 0), "model", torch.bfloat16, [7], max_tokens=4, longest=50)  # type: ignore[arg-type]
-    assert len(found.tokens) == 1
+def test_a_canary_whose_first_token_is_undecided_proves_nothing() -> None:
+    with pytest.raises(ToolkitError, match="undecided"):
+        record(counting(3.0, 0), "model", torch.bfloat16, [7], max_tokens=4, longest=50)  # type: ignore[arg-type]
 
 
 def test_the_longer_prompt_stays_within_the_limit() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from toolkit.errors import ToolkitError
 from toolkit.serve.compiled import cache_length
 from toolkit.serve.decoder import Decoder
 
@@ -38,15 +39,24 @@ class GreedyReference:
 def record(
     answer: NextLogits, source: str, dtype: torch.dtype, prompt: Sequence[int], *, max_tokens: int, longest: int
 ) -> GreedyReference:
-    """The reference of a model for a canary prompt, and for a longer prompt of at most ``longest`` tokens."""
+    """The reference of a model for a canary prompt, and for a longer prompt of at most ``longest`` tokens.
+
+    Raises: ToolkitError when the model is undecided about the very first token, so that no answer proves anything.
+    """
     tokens: list[int] = []
     tie_at = None
     for step in range(max_tokens):
         best = answer([*prompt, *tokens]).topk(2)
-        if tokens and float(best.values[0] - best.values[1]) < TIE[dtype]:
+        if float(best.values[0] - best.values[1]) < TIE[dtype]:
             tie_at = step
             break
         tokens.append(int(best.indices[0]))
+    if not tokens:
+        raise ToolkitError(
+            "the model is undecided about the first token after the canary's prompt: any answer could be right",
+            hint="Give the recipe another 'canary: {prompt: …}'.",
+            code="canary_undecided",
+        )
     length = max(1, min(LONG_PROMPT_TOKENS, longest))
     long_prompt = (list(prompt) * (length // len(prompt) + 1))[:length]
     return GreedyReference(tuple(tokens), tie_at, tuple(long_prompt), answer(long_prompt).cpu(), source)
