@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Bench:
     """A model folder, a recipe, a store, and an interpreter that does as the scenario says."""
 
     folder: Path
+    path: str
 
     @property
     def python(self) -> Path:
@@ -45,11 +47,11 @@ class Bench:
         return load.recipe(path)
 
     def ensure(self, text: str = "", **keywords: Any) -> BuiltEngine:
-        keywords.setdefault("environ", {"PATH": os.environ["PATH"], "SECRET": "hidden"})
+        keywords.setdefault("environ", {"PATH": self.path, "SECRET": "hidden"})
         return ensure(self.recipe(text), self.python, self.store, **keywords)
 
     def describe(self, text: str = "", **keywords: Any) -> BuiltEngine:
-        return describe(self.recipe(text), self.python, self.store, environ={"PATH": os.environ["PATH"]}, **keywords)
+        return describe(self.recipe(text), self.python, self.store, environ={"PATH": self.path}, **keywords)
 
     def calls(self) -> list[dict[str, Any]]:
         path = self.folder / "calls"
@@ -59,8 +61,23 @@ class Bench:
         return [call["verb"] for call in self.calls()]
 
 
+@pytest.fixture(scope="session")
+def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a ``g++`` that has compiled what it is asked for before; the real one takes seconds for it."""
+    folder = tmp_path_factory.mktemp("compiler")
+    source, library = folder / "probe.cpp", folder / "probe.so"
+    source.write_text('extern "C" int coexist_probe() { return 42; }\n')
+    flags = ["-shared", "-fPIC", "-Wl,--no-as-needed", "-o", str(library)]
+    subprocess.run([os.environ.get("CXX", "g++"), *flags, str(source)], check=True, capture_output=True)
+    script = folder / "g++"
+    version = '[ "$1" = --version ] && { echo "g++ of these tests"; exit; }'
+    script.write_text(f'#!/bin/sh\n{version}\nfor out; do :; done\nexec cp "{library}" "$out"\n')
+    script.chmod(0o755)
+    return folder
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path, quick_compiler: Path) -> Bench:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "bin").mkdir()
@@ -72,7 +89,7 @@ def bench(tmp_path: Path) -> Bench:
         f"sys.exit(fake_python.main(Path({str(tmp_path)!r})))\n"
     )
     script.chmod(0o755)
-    made = Bench(tmp_path)
+    made = Bench(tmp_path, f"{quick_compiler}:{os.environ['PATH']}")
     made.scenario()
     return made
 
