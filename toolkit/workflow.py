@@ -14,6 +14,7 @@ from toolkit.assemble import adoption, beside, build_machine, engines, grants, l
 from toolkit.assemble.check import check_deployment
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
+from toolkit.assemble.programs import check_programs
 from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine, reference
 from toolkit.build.trtllm_adopt import Finding, adopt
@@ -197,7 +198,7 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     made = make_plan(deployment, host, found)
     ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
     stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ)
-    launches.launches(stage)  # a program that cannot do what is asked says so now
+    check_programs(deployment, launches.launches(stage))  # what is not there, or cannot do what is asked, says so now
     return stage
 
 

@@ -111,3 +111,11 @@ def test_a_file_name_that_the_terminal_cannot_show_is_no_fault(name, flags, tmp_
     assert done.returncode == 1
     said = json.loads(done.stdout)["error"]["what"] if flags else done.stderr.decode()
     assert "no such file" in said
+
+
+@pytest.mark.parametrize("command", [("plan",), ("up",), ("build",), ("check",), ("host", "parse")])
+def test_a_file_that_may_not_be_read_is_not_wrong_usage(coexist, command, tmp_path, monkeypatch):
+    file = tmp_path / "deploy.yaml"
+    file.write_text("- not a deployment")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert coexist(*command, file).code == 1

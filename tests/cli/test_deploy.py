@@ -120,3 +120,11 @@ def test_a_failed_start_tells_the_diagnosis_not_the_log(coexist, deployment):
     assert answer.error["code"] == "missing_shared_library"
     assert "libcudart.so.12" in answer.error["what"]
     assert answer.error["hint"]
+
+
+def test_a_missing_program_is_told_before_anything_starts(coexist, deployment):
+    answer = coexist("up", deployment(argv=["nosuchprogram"]), "--json")
+    assert answer.code == 1
+    assert answer.error["code"] == "no_program"
+    assert "services.web.argv" in answer.error["where"]
+    assert answer.err == ""

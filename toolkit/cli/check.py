@@ -26,7 +26,7 @@ SEVERITY_STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 @click.command("check")
-@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.argument("config", required=False, type=click.Path(readable=False, path_type=Path))
 @click.option("--env", "environments", multiple=True, metavar="NAME=PYTHON", help="Check this environment. Repeatable.")
 @click.option("--versions", metavar="PACKAGE=VERSION,…", help="What if these were installed? Also cuda=, python=.")
 @click.option("--gpu", metavar="SM", help="The GPU of a what-if, such as sm_90; else this host's.")

@@ -16,7 +16,7 @@ from toolkit.store import Entry, Store
 
 
 @click.command("build")
-@click.argument("file", type=click.Path(path_type=Path), metavar="CONFIG|RECIPE")
+@click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="CONFIG|RECIPE")
 @click.option("--engine", metavar="NAME", help="Only this engine of the deployment.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands; change nothing.")
 @click.option("--force", is_flag=True, help="Build again even if it is there.")

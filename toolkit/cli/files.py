@@ -15,7 +15,7 @@ from toolkit.config import schema
 
 
 @click.command("init")
-@click.argument("file", type=click.Path(path_type=Path), default=Path("coexist.yaml"))
+@click.argument("file", type=click.Path(readable=False, path_type=Path), default=Path("coexist.yaml"))
 @json_option
 def init_command(file: Path, as_json: bool) -> None:
     """Write a first deployment for this host, with comments. Never overwrites.

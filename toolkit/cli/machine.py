@@ -41,7 +41,7 @@ def host_command(context: click.Context, record: Path | None, as_json: bool) -> 
 
 
 @host_command.command("parse")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(readable=False, path_type=Path))
 @json_option
 def parse_command(file: Path, as_json: bool) -> None:
     """Read a text of 'nvidia-smi topo -m', 'nvidia-smi -L' or 'nvidia-smi --query-gpu=… --format=csv'.

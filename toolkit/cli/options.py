@@ -17,7 +17,7 @@ def json_option(command: Decorated) -> Decorated:
 
 def host_option(command: Decorated) -> Decorated:
     return click.option(
-        "--host", "host_file", type=click.Path(path_type=Path), metavar="FILE",
+        "--host", "host_file", type=click.Path(readable=False, path_type=Path), metavar="FILE",
         help="Use a host recorded with 'coexist host --record'; nothing of this machine is consulted.",
     )(command)  # fmt: skip
 
@@ -29,7 +29,7 @@ def deployment_option(command: Decorated) -> Decorated:
 
 
 def config_argument(command: Decorated) -> Decorated:
-    return click.argument("config", type=click.Path(path_type=Path))(command)
+    return click.argument("config", type=click.Path(readable=False, path_type=Path))(command)
 
 
 def service_argument(required: bool) -> Callable[[Decorated], Decorated]:

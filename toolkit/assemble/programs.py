@@ -1,0 +1,36 @@
+"""Whether the programs of a deployment are there, asked before anything starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.config.load import LoadedDeployment
+from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.runtimes.base import Launch
+
+
+def check_programs(deployment: LoadedDeployment, shown: Mapping[str, Launch]) -> None:
+    """Raises ManyFaultsError with every service whose program this machine lacks."""
+    faults = [fault for name, launch in shown.items() if (fault := _fault(deployment, name, launch))]
+    if faults:
+        raise ManyFaultsError(tuple(faults))
+
+
+def _fault(deployment: LoadedDeployment, name: str, launch: Launch) -> ToolkitError | None:
+    program, search = launch.argv[0], launch.env.get("PATH", "")
+    if _is_there(program, launch.cwd or Path.cwd(), search):
+        return None
+    key = "argv" if deployment.model.services[name].argv else "runtime"
+    hint = "Check the path and that it may be executed." if "/" in program else f"Install it; looked for in {search}"
+    where = deployment.where(f"services.{name}.{key}")
+    return ToolkitError(f"there is no program '{program}'", where, hint, code="no_program")
+
+
+def _is_there(program: str, folder: Path, search: str) -> bool:
+    if "/" in program:
+        file = folder / program
+        return file.is_file() and os.access(file, os.X_OK)
+    return shutil.which(program, path=search) is not None
