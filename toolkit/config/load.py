@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,10 +19,10 @@ DECIDING = {"runtime", "engine", "model", "argv"}  # which of them a service nee
 
 
 @dataclass(frozen=True)
-class LoadedDeployment:
-    """A sound deployment and where its keys are written."""
+class Loaded(Generic[M]):
+    """A sound deployment or recipe, and where its keys are written."""
 
-    model: Deployment
+    model: M
     document: Document
 
     @property
@@ -34,20 +34,8 @@ class LoadedDeployment:
         return self.document.where(key_path)
 
 
-@dataclass(frozen=True)
-class LoadedRecipe:
-    """A sound recipe and where its keys are written."""
-
-    model: Recipe
-    document: Document
-
-    @property
-    def file(self) -> Path:
-        return self.document.file
-
-    def where(self, key_path: str) -> str:
-        """``file:line key.path`` of a key such as ``limits.max_seq_len``, for messages."""
-        return self.document.where(key_path)
+LoadedDeployment: TypeAlias = Loaded[Deployment]
+LoadedRecipe: TypeAlias = Loaded[Recipe]
 
 
 def deployment(path: Path | str) -> LoadedDeployment:
@@ -58,7 +46,7 @@ def deployment(path: Path | str) -> LoadedDeployment:
     document = _read_kind(Path(path), "deployment")
     own = faults.of_model(Deployment, document.content)
     model = _validated(Deployment, document, own, _between_entries(document.content, own))
-    return LoadedDeployment(model, document)
+    return Loaded(model, document)
 
 
 def recipe(path: Path | str) -> LoadedRecipe:
@@ -70,7 +58,7 @@ def recipe(path: Path | str) -> LoadedRecipe:
     own = faults.of_model(Recipe, document.content)
     between = () if own else references.of_recipe(Recipe.model_validate(document.content))
     model = _validated(Recipe, document, own, between)
-    return LoadedRecipe(model, document)
+    return Loaded(model, document)
 
 
 def kind(path: Path | str) -> Literal["deployment", "recipe"]:
