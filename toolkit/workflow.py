@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import affinity, runtimes
-from toolkit.assemble import adoption, beside, build_machine, engines, grants, launches, needs, paths, reservation
+from toolkit.assemble import (
+    adoption,
+    beside,
+    build_machine,
+    diagnosis,
+    engines,
+    grants,
+    launches,
+    needs,
+    paths,
+    reservation,
+)
 from toolkit.assemble.check import check_deployment
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
@@ -34,7 +45,7 @@ from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.runtimes import flash
 from toolkit.store import Entry, Store, Use
-from toolkit.supervise import diagnose_log, ports
+from toolkit.supervise import ports
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
@@ -245,7 +256,7 @@ def _supervisor(stage: Stage, held: Reservation, *told: Callable[[Supervisor], N
         stage.home.state(name),
         wrap=affinity.wrap,
         control_port=stage.deployment.control_port,
-        diagnose=diagnose_log.diagnose,
+        diagnose=diagnosis.diagnose(stage),
         reserve=held.hold,
         free_memory=held.free_memory,
         on_change=on_change,

@@ -122,6 +122,16 @@ def test_a_failed_start_tells_the_diagnosis_not_the_log(coexist, deployment):
     assert answer.error["hint"]
 
 
+def test_a_person_is_told_class_culprit_line_cause_and_fix_of_a_failed_start(coexist, deployment):
+    line = "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"
+    code = f"import sys; print('loading'); print({line!r}); print('Aborted'); sys.exit(1)"
+    told = coexist("up", deployment(argv=[sys.executable, "-c", code]), "--exit-when-ready").err
+    assert "'web' failed: libcudart.so.12 is needed" in told
+    assert "  class: missing_shared_library (stop)\n  guilty: libcudart.so.12\n" in told
+    assert f"  line: {line}\n  hint: " in told
+    assert "Aborted" not in told
+
+
 def test_a_missing_program_is_told_before_anything_starts(coexist, deployment):
     answer = coexist("up", deployment(argv=["nosuchprogram"]), "--json")
     assert answer.code == 1

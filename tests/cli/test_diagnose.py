@@ -72,3 +72,17 @@ def test_the_bundle_holds_everything_but_secrets(coexist, tmp_path):
     assert {"log.txt", "diagnosis.json", "plan.json", "versions.json"} <= set(texts)
     assert not any("jane" in text or "hf_aaaa" in text for text in texts.values())
     assert json.loads(texts["versions.json"])["packages"]["click"]
+
+
+def test_of_a_service_that_was_tried_again_the_last_attempt_is_looked_at(coexist, tmp_path):
+    first = "starting\nOSError: [Errno 98] Address already in use\n"
+    log = service_log(tmp_path, "rag", "llm", first + "starting\n" + UNDEFINED)
+    started = {"kind": "spawned", "service": "llm"}
+    events = [{**started, "log_start_bytes": 0}, {**started, "log_start_bytes": len(first)}]
+    (log.parents[1] / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    found = coexist("diagnose", "llm", "--json").document
+    assert (found["class"], found["root_line"]) == ("abi_mismatch", 4)
+    assert coexist("diagnose", "llm", "-f", "--json").document["root_line"] == 4
+    assert coexist("diagnose", log, "--json").document["class"] == "port_in_use"  # a file is read as it is
+    log.write_text("OSError: [Errno 98] Address already in use\n")  # rotated since: all that is there
+    assert coexist("diagnose", "llm", "--json").document["class"] == "port_in_use"

@@ -77,5 +77,5 @@ def test_reading_begins_where_the_last_attempt_began(tmp_path: Path) -> None:
     start = log.stat().st_size
     log.open("a").write("ImportError: libmpi.so.12: cannot open shared object file\n")
     (found,) = follow(log, goes_on=lambda: False, start_bytes=start)
-    assert (found.kind, found.root_line) == ("missing_shared_library", 1)
-    assert found == classify(following.read_pieces(log, start))
+    assert (found.kind, found.root_line) == ("missing_shared_library", 2)
+    assert found == classify(following.read_pieces(log, start), lines_before=following.count_lines(log, start))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.host.machines import mount_v1, mount_v2
-from toolkit.host.cgroup import Cgroup, read
+from toolkit.host.cgroup import Cgroup, memory_folder, oom_kills, read
 from toolkit.units import GIB
 
 
@@ -70,3 +70,24 @@ def test_a_quota_of_minus_one_is_none(machine):
 
 def test_without_control_groups_nothing_is_limited(machine):
     assert found(machine) == Cgroup()
+
+
+def test_kills_for_want_of_memory_are_counted_in_the_group_of_a_process(machine):
+    machine.cgroup("0::/a", [mount_v2()], {"a/memory.events": "oom 2\noom_kill 5\noom_group_kill 1\n"})
+    (machine.proc / "77").mkdir()
+    (machine.proc / "77" / "cgroup").write_text("0::/a\n")
+    folder = memory_folder(machine.sysfs, machine.proc, 77)
+    assert folder is not None
+    assert oom_kills(folder) == 5
+    assert memory_folder(machine.sysfs, machine.proc, 78) is None
+
+
+def test_version_one_counts_kills_beside_its_switches(machine):
+    text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
+    machine.cgroup("4:memory:/pod", [mount_v1("memory")], {"memory/pod/memory.oom_control": text})
+    (machine.proc / "77").mkdir()
+    (machine.proc / "77" / "cgroup").write_text("4:memory:/pod\n")
+    folder = memory_folder(machine.sysfs, machine.proc, 77)
+    assert folder is not None
+    assert oom_kills(folder) == 3
+    assert oom_kills(folder.parent) is None

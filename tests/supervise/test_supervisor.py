@@ -34,7 +34,8 @@ from toolkit.config.models import Restart
 from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.runtimes.base import CanaryCheck, HttpProbe, LogProbe
 from toolkit.supervise.lifecycle import Failure
-from toolkit.supervise.state import read_events
+from toolkit.supervise.outcome import Outcome
+from toolkit.supervise.state import StateFolder, read_events
 from toolkit.supervise.supervisor import Supervisor
 
 Start = Callable[..., Any]
@@ -156,9 +157,9 @@ async def test_an_early_fault_that_passes_is_survived(state_dir: Path) -> None:
 
 
 async def test_the_verdict_stop_of_a_diagnosis_is_not_retried(state_dir: Path) -> None:
-    def diagnose(log_tail: str, exit_status: int | None) -> Failure:
-        assert "no such weights" in log_tail
-        return Failure(f"weights are missing ({exit_status})", "stop", "weights", advice="Download them.")
+    def diagnose(outcome: Outcome) -> Failure:
+        assert "no such weights" in outcome.log.tail()
+        return Failure(f"weights are missing ({outcome.exit_status})", "stop", "weights", advice="Download them.")
 
     with pytest.raises(ToolkitError, match="'stop' failed: weights are missing") as caught:
         await supervise(state_dir, tiny("stop", "exit-early"), diagnose=diagnose).run("ready", 30.0)
@@ -251,7 +252,7 @@ async def test_a_hang_without_progress_ends_its_window(state_dir: Path) -> None:
 
 
 async def test_the_verdict_wait_gives_a_hang_more_time(state_dir: Path) -> None:
-    def diagnose(log_tail: str, exit_status: int | None) -> Failure:
+    def diagnose(outcome: Outcome) -> Failure:
         return Failure("downloads", "wait")
 
     run = tiny("patient", "hang", window_s=0.1, restart=Restart(max_restarts=0))
@@ -564,3 +565,34 @@ async def test_a_flooding_log_is_rotated_while_its_service_runs(
     await supervisor.wait_ready(30.0)
     await until((state_dir / "logs" / "flood.log.1").exists)
     assert state_of(supervisor, "flood") == "SERVING"
+
+
+async def test_where_each_attempt_begins_in_the_log_is_told_and_judged_alone(state_dir: Path) -> None:
+    seen: list[Outcome] = []
+
+    def diagnose(outcome: Outcome) -> Failure:
+        seen.append(outcome)
+        return Failure("ended", "retry" if len(seen) == 1 else "stop")
+
+    with pytest.raises(ToolkitError, match="ended"):
+        await supervise(state_dir, tiny("twice", "exit-early"), diagnose=diagnose).run("ready", 30.0)
+    told = [event for event in read_events(state_dir / "events.jsonl") if event["kind"] == "spawned"]
+    starts = [event["log_start_bytes"] for event in told]
+    assert [event["attempt"] for event in told] == [1, 2]
+    assert starts[0] == 0 < starts[1] == StateFolder(state_dir).last_start_bytes("twice")
+    assert [outcome.log.start_bytes for outcome in seen] == starts
+    assert [outcome.exit_status is not None and outcome.compiling is None for outcome in seen] == [True, True]
+
+
+async def test_a_failure_is_told_with_its_class_and_the_line_that_decides(state_dir: Path) -> None:
+    def diagnose(outcome: Outcome) -> Failure:
+        return Failure("a library is missing", "stop", "missing_shared_library", "libx.so", "ImportError: libx.so")
+
+    with pytest.raises(ToolkitError) as caught:
+        await supervise(state_dir, tiny("llm", "exit-early"), diagnose=diagnose).run("ready", 30.0)
+    assert caught.value.details["diagnosis"] == {
+        "class": "missing_shared_library",
+        "verdict": "stop",
+        "culprit": "libx.so",
+        "line": "ImportError: libx.so",
+    }

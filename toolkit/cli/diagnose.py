@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,17 +25,24 @@ from toolkit.diagnose.context import context_of
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.home import Home
 
+if TYPE_CHECKING:
+    from toolkit.supervise.state import StateFolder
+
 _PACKAGES = ("click", "pydantic", "PyYAML", "aiohttp", "nvidia-ml-py", "psutil")
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What to read: a file, or standard input (``path`` None); ``service`` where it is a service's log."""
+    """What to read: a file, or standard input (``path`` None); ``service`` where it is a service's log.
+
+    Reading begins at ``start_bytes``: the last attempt.
+    """
 
     path: Path | None
     service: str | None = None
     status: dict[str, Any] | None = None
     goes_on: Callable[[], bool] = lambda: True
+    start_bytes: int = 0
 
 
 @click.command("diagnose")
@@ -94,7 +101,12 @@ def _service(name: str, deployment: str | None) -> _Target:
         raise _no_log(name, deployment, sorted({path.stem for path in found}))
     path = max(paths, key=lambda each: each.stat().st_mtime)
     state = StateFolder(path.parents[1])
-    return _Target(path, name, state.status(), lambda: (owner := state.owner()) is not None and owner.alive)
+    return _Target(path, name, state.status(), lambda: _is_alive(state), state.last_start_bytes(name))
+
+
+def _is_alive(state: StateFolder) -> bool:
+    owner = state.owner()
+    return owner is not None and owner.alive
 
 
 def _no_log(name: str, deployment: str | None, known: list[str]) -> ToolkitError:
@@ -121,17 +133,22 @@ def _read(target: _Target, ending: Ending, context: Context, keep: bool) -> tupl
     try:
         if keep:
             data = target.path.read_bytes() if target.path else sys.stdin.buffer.read()
-            return data, classify([data], ending, context)
+            return data, classify([data[target.start_bytes :]], ending, context, lines_before=_lines_before(target))
         if target.path:
-            return b"", classify(following.read_pieces(target.path), ending, context)
+            pieces, before = following.read_pieces(target.path, target.start_bytes), _lines_before(target)
+            return b"", classify(pieces, ending, context, lines_before=before)
         return b"", classify(iter(lambda: sys.stdin.buffer.read(following.CHUNK_BYTES), b""), ending, context)
     except OSError as error:
         raise _unreadable(target, error) from error
 
 
+def _lines_before(target: _Target) -> int:
+    return following.count_lines(target.path, target.start_bytes) if target.path else 0
+
+
 def _follow(target: _Target, path: Path, context: Context, as_json: bool) -> None:
     try:
-        for found in following.follow(path, context, target.goes_on):
+        for found in following.follow(path, context, target.goes_on, start_bytes=target.start_bytes):
             _show(found, as_json)
     except OSError as error:
         raise _unreadable(target, error) from error

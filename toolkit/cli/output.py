@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import ManyFaultsError, ToolkitError
@@ -61,4 +62,14 @@ def _error_lines(problem: ToolkitError) -> list[str]:
     if isinstance(problem, ManyFaultsError):
         return [text for fault in problem.errors for text in _error_lines(fault)]
     place = f"{problem.where}: " if problem.where else ""
-    return [f"error: {place}{problem.what}", *([f"  hint: {problem.hint}"] if problem.hint else [])]
+    told = [f"error: {place}{problem.what}", *_diagnosis_lines(problem.details.get("diagnosis"))]
+    return [*told, *([f"  hint: {problem.hint}"] if problem.hint else [])]
+
+
+def _diagnosis_lines(diagnosis: Mapping[str, str | None] | None) -> list[str]:
+    """What a failed start is called, who is guilty, and the line that decides."""
+    if not diagnosis:
+        return []
+    kind = f"{diagnosis['class']} ({(diagnosis['verdict'] or '').replace('_', ' ')})"
+    rows = [("class", kind), ("guilty", diagnosis["culprit"]), ("line", diagnosis["line"])]
+    return [f"  {name}: {text}" for name, text in rows if text]

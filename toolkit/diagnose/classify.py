@@ -25,17 +25,27 @@ def classify(
     ending: Ending | None = None,
     context: Context | None = None,
     catalogue: Catalogue | None = None,
+    lines_before: int = 0,
 ) -> Diagnosis:
-    """The diagnosis of a log that comes in ``pieces`` (a file opened for bytes, chunks, or lines with line feeds)."""
-    return Reading(pieces, context, catalogue).told(ending)
+    """The diagnosis of a log that comes in ``pieces`` (a file opened for bytes, chunks, or lines with line feeds).
+
+    ``lines_before`` of the file were left out; they are counted.
+    """
+    return Reading(pieces, context, catalogue, lines_before).told(ending)
 
 
 class Reading:
     """A log that is read on as it grows: ``told`` takes in what came up to a pause, and says what all of it means."""
 
-    def __init__(self, pieces: Pieces, context: Context | None = None, catalogue: Catalogue | None = None) -> None:
+    def __init__(
+        self,
+        pieces: Pieces,
+        context: Context | None = None,
+        catalogue: Catalogue | None = None,
+        lines_before: int = 0,
+    ) -> None:
         self._context, self._catalogue = context or Context(), catalogue or load()
-        self._scanner = Scanner(pieces, self._catalogue.needles)
+        self._scanner = Scanner(pieces, self._catalogue.needles, lines_before)
         self._reader = Reader(self._catalogue, self._scanner, self._context)
 
     def told(self, ending: Ending | None = None) -> Diagnosis:

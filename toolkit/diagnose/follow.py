@@ -21,6 +21,16 @@ def read_pieces(path: Path, start_bytes: int = 0) -> Iterator[bytes]:
             yield piece
 
 
+def count_lines(path: Path, end_bytes: int) -> int:
+    """How many lines end before ``end_bytes``. Raises OSError."""
+    found = 0
+    with path.open("rb") as file:
+        while end_bytes > 0 and (piece := file.read(min(CHUNK_BYTES, end_bytes))):
+            found += piece.count(b"\n")
+            end_bytes -= len(piece)
+    return found
+
+
 class _Growing:
     """The pieces of a file that grows: what there is, then a pause, until it is ``over``."""
 
@@ -57,7 +67,7 @@ def follow(
     """
     told: Diagnosis | None = None
     growing = _Growing(path, start_bytes)
-    reading = Reading(growing, context)
+    reading = Reading(growing, context, lines_before=count_lines(path, start_bytes))
     while True:
         growing.over = not goes_on()
         if growing.was_cut():

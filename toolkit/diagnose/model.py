@@ -20,10 +20,17 @@ class Device:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds memory of a GPU that the service was to use; ``service`` None: no process of the deployment."""
+    """Who holds memory of a GPU that the service was to use; ``service`` None: nobody of the deployment.
+
+    ``name``: how to call a holder that is no service.
+    """
 
     service: str | None
     held_bytes: int
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.service or self.name or "processes outside the deployment"
 
 
 @dataclass(frozen=True)

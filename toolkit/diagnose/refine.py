@@ -97,7 +97,7 @@ def neighbour(captures: Mapping[str, str | None], scene: Scene) -> Refined:
     largest = max(foreign, key=lambda holder: holder.held_bytes, default=None)
     if largest is None or largest.held_bytes < total * _NEIGHBOUR_SHARE:
         return Refined()
-    return Refined(kind="memory_contention", culprit=largest.service, verdict="stop")
+    return Refined(kind="memory_contention", culprit=largest.service or largest.name, verdict="stop")
 
 
 def engine_device(captures: Mapping[str, str | None], scene: Scene) -> Refined:
@@ -238,7 +238,7 @@ def _holders(context: Context) -> str | None:
 
 
 def _holder(holder: Holder) -> str:
-    return f"{holder.service or 'processes outside the deployment'} {holder.held_bytes / _GIB:.1f} GiB"
+    return f"{holder} {holder.held_bytes / _GIB:.1f} GiB"
 
 
 def _bytes(found: re.Match[str] | None) -> float:

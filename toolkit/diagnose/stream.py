@@ -76,7 +76,7 @@ class Scanner:
     A pause among the pieces comes out as None.
     """
 
-    def __init__(self, pieces: Pieces, needles: Needles) -> None:
+    def __init__(self, pieces: Pieces, needles: Needles, lines_before: int = 0) -> None:
         self._pieces = pieces
         self._held = bytearray()
         self._needles = needles
@@ -84,7 +84,7 @@ class Scanner:
         self._tail: deque[RawLine] = deque()
         self._tail_bytes = 0
         self.look_ahead = 0
-        self.lines = 0
+        self.lines = lines_before
 
     def __iter__(self) -> Iterator[RawLine | None]:
         for block in _blocks(self._pieces, self._held):

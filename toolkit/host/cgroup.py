@@ -49,6 +49,22 @@ def read(sysfs: Path, proc: Path) -> Cgroup:
     )
 
 
+def memory_folder(sysfs: Path, proc: Path, pid: int) -> Path | None:
+    """The control group that counts the memory of the process; None: there is none, or it cannot be seen."""
+    mounts = list(_mounts(read_text(proc / "self/mountinfo") or "", sysfs))
+    paths = _paths(read_text(proc / str(pid) / "cgroup") or "")
+    return next(iter(_folders("memory", mounts, paths)), None)
+
+
+def oom_kills(folder: Path) -> int | None:
+    """How many processes of the group and those below it the kernel has killed for want of memory; None: unknown."""
+    for name in ("memory.events", "memory.oom_control"):  # of version 2, of version 1
+        for line in (read_text(folder / name) or "").splitlines():
+            if line.startswith("oom_kill "):
+                return to_int(line.split()[1])
+    return None
+
+
 def _mounts(mountinfo: str, sysfs: Path) -> Iterator[_Mount]:
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")

@@ -14,11 +14,14 @@ import aiohttp
 
 from toolkit import warm
 from toolkit.errors import ToolkitError
+from toolkit.host.model import Holder
 from toolkit.runtimes.base import Launch
-from toolkit.supervise import failures, lifecycle, logs, placement, ports, window
+from toolkit.supervise import failures, lifecycle, logs, outcome, placement, ports, window
+from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
 from toolkit.supervise.look import GpuUse, look
+from toolkit.supervise.outcome import OomCount, Outcome
 from toolkit.supervise.process import Tree
 from toolkit.supervise.service import MemoryDifference, ServiceRun
 from toolkit.supervise.state import StateFolder
@@ -30,7 +33,7 @@ _SAMPLE_S = 0.5
 _MEMORY_WAIT_S, _MEMORY_POLL_S = 15.0, 0.5  # what an ended process held comes back within seconds
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
-Diagnose = Callable[[str, "int | None"], Failure]
+Diagnose = Callable[[Outcome], Failure]
 Reserve = Callable[[ServiceRun], Callable[[], None]]
 FreeMemory = Callable[[ServiceRun], "MemoryDifference | None"]
 
@@ -77,6 +80,7 @@ class _Running:
     target: warm.Target
     log: LogView
     window: window.Window
+    oom: OomCount
 
 
 @dataclass
@@ -199,13 +203,30 @@ class Attempt:
         url = f"http://127.0.0.1:{self.run.port}"
         target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
         now_s = self.world.clock.now()
-        self._running = _Running(tree, launch, target, log, window.opened(now_s, launch.preload_window_s))
+        opened = window.opened(now_s, launch.preload_window_s)
+        self._running = _Running(tree, launch, target, log, opened, OomCount.begun(tree.pid))
         self._start(self._watch_exit, self._running)
-        self.post(lifecycle.Spawned(self.number, tree.pid))
+        self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes))
 
     async def _watch_exit(self, running: _Running) -> None:
         exit_status = await running.tree.wait_exit()
-        self._fail(self.world.diagnose(running.log.tail(), exit_status))
+        self._fail(await self._diagnosed(running, exit_status))
+
+    async def _diagnosed(self, running: _Running, exit_status: int | None) -> Failure:
+        """Why the attempt ended or stalls; reading the log and asking the driver are not for the event loop."""
+        compiling = outcome.is_compiling(running.tree.members()) if exit_status is None else None
+
+        def judged() -> Failure:
+            seen = Outcome(
+                self.run.name, running.log, exit_status, running.oom.grew(), compiling, self._others_on_its_devices()
+            )
+            return self.world.diagnose(seen)
+
+        return await asyncio.to_thread(judged)
+
+    def _others_on_its_devices(self) -> tuple[Holder, ...]:
+        devices = self.run.gate().devices
+        return outcome.others(devices, self.world.gpu_use(), cookie_prefix(self.world.cookie)) if devices else ()
 
     async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
         running, world = self._process(), self.world
@@ -241,7 +262,7 @@ class Attempt:
             if window.progressed(before, after):
                 running.window = running.window.noted(after.at_s)
             before = after
-        found = self.world.diagnose(running.log.tail(), None)
+        found = await self._diagnosed(running, None)
         failure = failures.stalled(found, clock.now() - running.window.progress_s)
         self.post(lifecycle.Stalled(self.number, failure, self.world.jitter()))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from toolkit.errors import ToolkitError
 from toolkit.supervise.lifecycle import Failure, Verdict
 from toolkit.supervise.logs import last_line
+from toolkit.supervise.outcome import Outcome
 from toolkit.units import format_duration
 from toolkit.warm.model import CanaryResult, WarmupError
 
@@ -27,6 +28,11 @@ def plain_diagnosis(log_tail: str, exit_status: int | None) -> Failure:
     what = describe_exit(exit_status) if exit_status is not None else "makes no progress"
     line = last_line(log_tail)
     return Failure(f"{what}; last line of its log: {line}" if line else f"{what}; its log is empty", line=line)
+
+
+def plain(outcome: Outcome) -> Failure:
+    """What is told without a classifier."""
+    return plain_diagnosis(outcome.log.tail(), outcome.exit_status)
 
 
 def stalled(found: Failure, quiet_s: float) -> Failure:

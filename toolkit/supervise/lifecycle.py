@@ -155,7 +155,10 @@ class Reserved(Event):
 
 @dataclass(frozen=True)
 class Spawned(Event):
+    """The process runs; its log begins at ``log_start_bytes``."""
+
     pid: int
+    log_start_bytes: int = 0
 
 
 @dataclass(frozen=True)

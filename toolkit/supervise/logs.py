@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_BYTES = 32 * 1024**2
 TAIL_BYTES = 64 * 1024
+_PIECE_BYTES = 256 * 1024
 
 
 def open_append(path: Path) -> int:
@@ -44,6 +47,14 @@ class LogView:
 
     path: Path
     start_bytes: int
+
+    def pieces(self) -> Iterator[bytes]:
+        """The attempt's output from its beginning; nothing where it cannot be read."""
+        start = self.start_bytes if size_bytes(self.path) >= self.start_bytes else 0
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            file.seek(start)
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
 
     def tail(self, limit_bytes: int = TAIL_BYTES) -> str:
         """The last ``limit_bytes`` of the attempt's output, as text."""

@@ -122,6 +122,12 @@ class StateFolder:
         if self._events is not None:
             os.write(self._events, json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
+    def last_start_bytes(self, service: str) -> int:
+        """Where the last attempt begins in the log of the service; 0 where that is not known."""
+        started = [each for each in self.events() if each.get("kind") == "spawned" and each.get("service") == service]
+        start = int(started[-1].get("log_start_bytes", 0)) if started else 0
+        return start if start <= logs.size_bytes(self.log(service)) else 0
+
     def events(self) -> Iterator[dict[str, Any]]:
         """All events, oldest first, without torn lines."""
         return read_events(self.events_file)

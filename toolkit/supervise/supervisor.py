@@ -43,8 +43,8 @@ _HOUSEKEEPING_S = 1.0
 class Supervisor:
     """Runs the services of one deployment. One event loop, one thread; ``run`` is all that most callers need.
 
-    ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(log_tail, exit_status)`` judges a
-    failure. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
+    ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(outcome)`` judges a failure, in
+    a thread. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
     held from INIT to SERVING; in it, ``free_memory(run)`` says how free memory differs from what was reserved.
     ``gpu_use()`` is who uses the devices. ``reserve`` and ``free_memory`` run in threads. ``on_change`` is called
     after every change, with the supervisor.
@@ -60,7 +60,7 @@ class Supervisor:
         control_port: int | None = None,
         clock: warm.Clock | None = None,
         jitter: Callable[[], float] = random.random,
-        diagnose: Diagnose = failures.plain_diagnosis,
+        diagnose: Diagnose = failures.plain,
         reserve: Reserve = lambda _: lambda: None,
         gpu_starts: GpuStarts = one_start_per_gpu,
         free_memory: FreeMemory = lambda _: None,
@@ -217,6 +217,7 @@ class Supervisor:
             advice or f"'coexist logs {first.name}' shows its output.",
             code=record.failure.kind if record else "service_failed",
             services=[each.name for each in failed],
+            **_diagnosis(first),
             status=self.snapshot(),
         )
 
@@ -343,6 +344,8 @@ class Supervisor:
         before = self._instances[name]
         after, actions = lifecycle.step(before, event, self._clock.now())
         self._instances[name] = after
+        if isinstance(event, lifecycle.Spawned) and after is not before:
+            self._journal.tell("spawned", name, event.attempt, pid=event.pid, log_start_bytes=event.log_start_bytes)
         for action in actions:
             self._tell_or_perform(before, action)
         if after.attempt != before.attempt:
@@ -375,6 +378,15 @@ class Supervisor:
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             await self._change.wait()
+
+
+def _diagnosis(instance: Instance) -> dict[str, Any]:
+    """Why it failed, as a person is told it."""
+    if instance.last_failure is None:
+        return {}
+    found = instance.last_failure.failure
+    names = {"class": found.kind, "verdict": found.verdict, "culprit": found.culprit, "line": found.line}
+    return {"diagnosis": names}
 
 
 def _is_consequence(instance: Instance) -> bool:

@@ -1,0 +1,73 @@
+"""How an attempt ended or stalls, and what the machine shows of it: all that a diagnosis is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.host import cgroup
+from toolkit.host.gpu_use import DeviceUse
+from toolkit.host.model import Holder
+from toolkit.supervise import procfs
+from toolkit.supervise.logs import LogView
+from toolkit.supervise.procfs import Identity
+
+# As /proc/PID/stat names them; what a build of kernels or of an extension runs.
+COMPILERS = frozenset(
+    {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ninja", "cc1plus", "cc1", "g++", "c++", "gcc",
+     "clang", "clang++", "cmake"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An attempt that ended, or stalls (``exit_status`` None).
+
+    ``oom_killed``: the kernel killed something in its control group meanwhile; ``compiling``: it has a compiler below
+    it; None: nobody could tell. ``others`` hold memory of its devices and do not belong to the deployment.
+    """
+
+    service: str
+    log: LogView
+    exit_status: int | None
+    oom_killed: bool | None = None
+    compiling: bool | None = None
+    others: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True)
+class OomCount:
+    """The kills for want of memory that a control group had counted when an attempt began; None: unknown."""
+
+    folder: Path | None
+    before: int | None
+
+    @classmethod
+    def begun(cls, pid: int, sysfs: Path = Path("/sys"), proc: Path = procfs.PROC) -> OomCount:
+        """The count of the group that the process is in now."""
+        folder = cgroup.memory_folder(sysfs, proc, pid)
+        return cls(folder, cgroup.oom_kills(folder) if folder else None)
+
+    def grew(self) -> bool | None:
+        """True when the kernel has killed since; None: unknown."""
+        now = cgroup.oom_kills(self.folder) if self.folder else None
+        return None if now is None or self.before is None else now > self.before
+
+
+def is_compiling(members: Iterable[Identity], proc: Path = procfs.PROC) -> bool:
+    """True when one of the processes is a compiler, or what drives compilers."""
+    found = (procfs.stat(member.pid, proc) for member in members)
+    return any(each.name in COMPILERS for each in found if each and each.state != "Z")
+
+
+def others(
+    devices: Collection[str], uses: Iterable[DeviceUse], cookie: str, proc: Path = procfs.PROC
+) -> tuple[Holder, ...]:
+    """Who holds memory of these devices and was not started with a cookie that begins so (``NAME=VALUE``)."""
+    holders = (holder for use in uses if use.uuid in devices for holder in use.holders)
+    return tuple(each for each in holders if each.pid is None or not _has_cookie(each.pid, cookie.encode(), proc))
+
+
+def _has_cookie(pid: int, begins: bytes, proc: Path) -> bool:
+    return any(variable.startswith(begins) for variable in procfs.environment(pid, proc) or ())
