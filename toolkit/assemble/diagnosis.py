@@ -6,8 +6,8 @@ from toolkit.assemble.launches import Stage
 from toolkit.diagnose.context import context_of
 from toolkit.host import record
 from toolkit.plan.document import document
+from toolkit.supervise import diagnose_log
 from toolkit.supervise.attempt import Diagnose
-from toolkit.supervise.diagnose_log import diagnose_outcome
 from toolkit.supervise.lifecycle import Failure
 from toolkit.supervise.outcome import Outcome
 
@@ -17,6 +17,6 @@ def diagnose(stage: Stage) -> Diagnose:
     plan, host = document(stage.plan, {}), record.document(stage.host)
 
     def judged(outcome: Outcome) -> Failure:
-        return diagnose_outcome(outcome, context_of(outcome.service, plan, host))
+        return diagnose_log.diagnose(outcome, context_of(outcome.service, plan, host))
 
     return judged

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.supervise.lifecycle import AT_REST, INIT, PRELOAD, PRIME, SERVING, Begin, Blocked, Failure, Instance, State
+from toolkit.supervise.lifecycle import (
+    AT_REST,
+    INIT,
+    PRELOAD,
+    PRIME,
+    SERVING,
+    Begin,
+    Blocked,
+    Failure,
+    Instance,
+    State,
+)
 
 _STARTING = (INIT, PRELOAD, PRIME, State.DRAINING)  # device memory is in flux
 
@@ -95,6 +106,11 @@ def is_ready(name: str, gates: Sequence[Gate], instances: Instances) -> bool:
 def all_ready(gates: Sequence[Gate], instances: Instances) -> bool:
     """True while every required service is ready."""
     return all(is_ready(gate.name, gates, instances) for gate in gates if gate.required)
+
+
+def all_ended(instances: Instances) -> bool:
+    """True when nothing runs, nothing will, and not only because a person stopped it."""
+    return all_at_rest(instances) and any(instance.state is State.FAILED for instance in instances.values())
 
 
 def all_at_rest(instances: Instances) -> bool:

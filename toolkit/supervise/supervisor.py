@@ -33,6 +33,7 @@ from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
+from toolkit.units import format_duration
 
 _LOG = logging.getLogger(__name__)
 WATCH_S = 5.0
@@ -195,11 +196,13 @@ class Supervisor:
         return [instance for instance in required if instance.state is State.FAILED]
 
     async def wait_stopped(self) -> None:
-        """Returns when a stop was asked for, or nothing runs any more.
+        """Returns when a stop was asked for, or nothing runs any more because services failed.
 
-        Raises: ToolkitError when nothing runs because a required service failed for good.
+        Services that a person stopped one by one can be started again: that ends nothing.
+
+        Raises: ToolkitError when a required service failed for good and nothing else runs.
         """
-        await self._until(lambda: self._stopping or gates.all_at_rest(self._instances))
+        await self._until(lambda: self._stopping or gates.all_ended(self._instances))
         self._raise_if_failed()
 
     def _raise_if_failed(self) -> None:
@@ -224,7 +227,7 @@ class Supervisor:
     def _not_ready(self, timeout_s: float) -> NotReadyInTimeError:
         reasons = document.not_ready(self._gates, self._instances, self.activity(), self._clock.now())
         return NotReadyInTimeError(
-            f"not ready after {timeout_s:g} s: {'; '.join(reasons)}",
+            f"not ready after {format_duration(timeout_s)}: {'; '.join(reasons)}",
             str(self._folder.logs),
             "See 'coexist logs'; '--timeout' gives more time.",
             code="not_ready",
