@@ -10,11 +10,11 @@ from toolkit.assemble import paths
 from toolkit.build.trtllm_adopt import Surroundings
 from toolkit.build.trtllm_versions import Installed, versions
 from toolkit.config import load
-from toolkit.config.faults import suggestion
 from toolkit.config.load import LoadedDeployment
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Host
+from toolkit.names import suggestion
 
 
 def surroundings(

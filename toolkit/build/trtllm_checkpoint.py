@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.config.load import LoadedRecipe, resolve
 from toolkit.errors import ToolkitError
-from toolkit.store import read_json
+from toolkit.files import read_json
 
 CONFIG = "config.json"
 # What TensorRT-LLM's converters take for weights of another type.

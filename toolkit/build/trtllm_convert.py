@@ -15,8 +15,8 @@ from toolkit.build.trtllm_checkpoint import CONFIG, Checkpoint, Source, read
 from toolkit.build.trtllm_commands import conversion
 from toolkit.build.trtllm_estimate import check_disk
 from toolkit.errors import ToolkitError
+from toolkit.files import disk_errors, fsync
 from toolkit.store import locks
-from toolkit.store.publish import disk_errors, fsync
 from toolkit.units import format_duration
 
 _STAGING = ".converting-"

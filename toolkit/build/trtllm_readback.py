@@ -11,7 +11,7 @@ from typing import Any
 from toolkit.build.trtllm_options import FUSED, OFF, ON, Chosen
 from toolkit.config.models import Limits
 from toolkit.errors import ToolkitError
-from toolkit.store import read_json
+from toolkit.files import read_json
 
 CONFIG = "config.json"
 RANK = re.compile(r"(?:.*_)?rank(\d+)\.engine")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.build.trtllm_versions import BuildRelease, known_releases
-from toolkit.config.faults import nearest, shown
+from toolkit.config.faults import shown
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
 from toolkit.facts import build_options
 from toolkit.facts.options import Option
+from toolkit.names import nearest
 
 # Said elsewhere in the recipe, or kept by coexist itself.
 ELSEWHERE = {

@@ -10,9 +10,6 @@ from pydantic import BaseModel, ValidationError
 from toolkit.config.document import Fault, KeyPath
 from toolkit.names import nearest, suggestion
 
-# build/ still takes 'nearest' from here.
-__all__ = ["NAME_RULE", "nearest", "of_model", "shown", "suggestion"]
-
 Error = Mapping[str, Any]
 Sentence = tuple[str, str | None]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from toolkit.files import disk_errors
 from toolkit.reserve.runtime_dir import runtime_dir
 from toolkit.store.process import lock_holder
-from toolkit.store.publish import disk_errors
 
 _POLL_S = 0.2
 Waiting = Callable[["int | None", float], None]

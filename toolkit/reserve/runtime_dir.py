@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.store.publish import disk_errors
+from toolkit.files import disk_errors
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ, uid: int | None = None, root: Path = Path("/")) -> Path:

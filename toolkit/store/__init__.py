@@ -1,9 +1,8 @@
 """The engine store: fingerprint, lock, recheck, stage, verify, publish by rename."""
 
-from toolkit.files import read_json, write_atomic
 from toolkit.store.hashes import fingerprint, hash_files
 from toolkit.store.locks import Use
 from toolkit.store.manifest import Fault
 from toolkit.store.store import Entry, Pruned, Store
 
-__all__ = ["Entry", "Fault", "Pruned", "Store", "Use", "fingerprint", "hash_files", "read_json", "write_atomic"]
+__all__ = ["Entry", "Fault", "Pruned", "Store", "Use", "fingerprint", "hash_files"]

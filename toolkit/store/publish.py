@@ -7,11 +7,6 @@ import errno
 import os
 from pathlib import Path
 
-# These live in toolkit.files; reserve/ still takes them from here.
-from toolkit.files import disk_errors, fsync, read_json, write_atomic
-
-__all__ = ["disk_errors", "exchange", "fsync", "read_json", "write_atomic"]
-
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 
 
