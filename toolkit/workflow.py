@@ -91,12 +91,20 @@ def _runtime_fault(deployment: LoadedDeployment, name: str) -> ToolkitError | No
 
 
 def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> Plan:
-    """The plan on what other deployments of this host leave; for a recorded host, on all of it."""
+    """The plan on what other deployments of this host leave; for a recorded host, on all of it.
+
+    Raises: ToolkitError that says which resource is short, where the deployment's file asks for it.
+    """
     wanted = needs.read(deployment.model, found)
-    if host.recorded:
-        return planner.make(deployment.model, host, wanted)
-    held = Ledger.of_this_host().grants()
-    return beside.make(deployment.model, host, wanted, held=held, ports_taken=ports.taken())
+    try:
+        if host.recorded:
+            return planner.make(deployment.model, host, wanted)
+        held = Ledger.of_this_host().grants()
+        return beside.make(deployment.model, host, wanted, held=held, ports_taken=ports.taken())
+    except ToolkitError as refusal:
+        if refusal.where and refusal.where.startswith("services."):
+            refusal.where = deployment.where(refusal.where)
+        raise
 
 
 def check(deployment: LoadedDeployment, host: Host, home: Home, report: Report) -> None:

@@ -44,6 +44,7 @@ def test_more_cores_than_allowed_is_refused_with_numbers(coexist, deployment):
     answer = coexist("plan", deployment(cpus=4096), "--json")
     assert answer.code == 1
     assert answer.error["resource"] == "cpus"
+    assert "deploy.yaml:1 services.web.cpus" in answer.error["where"]
     assert answer.error["needed"] - answer.error["available"] > 0
     assert answer.error["services"] == ["web"]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import pytest
 
@@ -56,3 +57,17 @@ def test_a_second_up_is_refused_while_the_first_runs(coexist, running, tmp_path)
     answer = coexist("up", tmp_path / "deploy.yaml", "--json")
     assert answer.code == 1
     assert answer.error["code"] in {"already_running", "port_in_use", "does_not_fit"}
+
+
+def test_stopping_the_last_service_ends_nothing_it_can_be_started_again(coexist, running):
+    assert coexist("stop", "web").code == 0
+    waits_until(lambda: coexist("status", "--json").document["services"][0]["state"] == "STOPPED")
+    assert coexist("restart", "web").code == 0
+    waits_until(lambda: coexist("status", "--json").document["services"][0]["state"] == "SERVING")
+
+
+def waits_until(holds):
+    deadline_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)

@@ -26,6 +26,7 @@ from toolkit.config import load
 from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
 from toolkit.supervise.supervisor import Supervisor
+from toolkit.units import format_duration
 
 INTERRUPTED = 130
 REFRESH_PER_S = 10
@@ -82,7 +83,7 @@ def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bo
 
 
 def _still_preparing(timeout_s: float) -> NotReadyInTimeError:
-    what = f"not ready after {timeout_s:g} s: its engines were still being made or looked at"
+    what = f"not ready after {format_duration(timeout_s)}: its engines were still being made or looked at"
     hint = "'coexist build' makes them beforehand; '--timeout' gives more time."
     return NotReadyInTimeError(what, hint=hint, code="not_ready")
 
@@ -127,8 +128,9 @@ def _show_ready(supervisor: Supervisor, stage: Stage, exit_when_ready: bool, as_
 def _show(status: dict[str, Any]) -> None:
     console = output.console()
     for part in (picture.timeline(status), picture.parts(status), picture.first_tokens(status)):
-        console.print(part)
-        console.print()
+        if part.columns[1:]:
+            console.print(part)
+            console.print()
 
 
 def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
