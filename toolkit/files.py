@@ -44,8 +44,10 @@ def write_atomic(path: Path, data: bytes | str, mode: int = 0o600) -> None:
         publish(path, content, mode)
 
 
-def publish(path: Path, content: bytes, mode: int = 0o600, *, replace: bool = True) -> None:
+def publish(path: Path, content: bytes, mode: int = 0o600, *, replace: bool = True, durable: bool = True) -> None:
     """As ``write_atomic``, for callers with their own words for what can go wrong.
+
+    ``durable=False`` saves a sync of the folder: after a power cut the old content may be back, whole too.
 
     Raises: OSError; FileExistsError when something is there that is not to be replaced.
     """
@@ -63,7 +65,8 @@ def publish(path: Path, content: bytes, mode: int = 0o600, *, replace: bool = Tr
     finally:
         with suppress(FileNotFoundError):
             Path(temporary).unlink()
-    fsync(path.parent)
+    if durable:
+        fsync(path.parent)
 
 
 def read_json(path: Path, default: Any = _MISSING, hint: str | None = None) -> Any:

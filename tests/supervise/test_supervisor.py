@@ -444,7 +444,7 @@ async def test_a_full_disk_in_the_state_folder_stops_no_service(
     supervisor = await running(tiny("disk"))
     await supervisor.wait_ready(30.0)
 
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("toolkit.supervise.state.StateFolder.append_event", full)

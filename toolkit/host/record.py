@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.files import publish
 from toolkit.host.model import Host
+from toolkit.names import nearest
 from toolkit.units import MIB
 
 SCHEMA = 1
@@ -34,23 +33,9 @@ def save(host: Host, path: Path) -> None:
     """
     text = json.dumps(document(host.model_copy(update={"recorded": True})), indent=1) + "\n"
     try:
-        _publish(text, path)
+        publish(path, text.encode(), 0o644)
     except OSError as error:
         raise ToolkitError(f"The host can't be recorded: {error.strerror}.", str(path), code="record") from error
-
-
-def _publish(text: str, path: Path) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def load(path: Path) -> Host:
@@ -95,8 +80,8 @@ def _fault(error: Mapping[str, Any], where: str) -> ToolkitError:
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         name = str(error["loc"][-1])
-        near = difflib.get_close_matches(name, (*Host.model_fields, "schema", "context_mib"), 1)
-        hint = f"Did you mean '{near[0]}'?" if near else _HINT
+        near = nearest(name, (*Host.model_fields, "schema", "context_mib"))
+        hint = f"Did you mean '{near}'?" if near else _HINT
         return ToolkitError(f"A host has no field '{name}'.", f"{where} {key}", hint, code="record")
     return ToolkitError(f"{error['msg']}.", f"{where} {key}", _HINT, code="record")
 

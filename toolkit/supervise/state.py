@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import filelock
 
 from toolkit.errors import ToolkitError
+from toolkit.files import publish
 from toolkit.supervise import logs, procfs
 
 MAX_EVENTS_BYTES = 16 * 1024**2
@@ -108,10 +108,10 @@ class StateFolder:
             return None
 
     def write_owner(self, owner: Owner) -> None:
-        publish(self.owner_file, asdict(owner))
+        _write_json(self.owner_file, asdict(owner))
 
     def write_status(self, document: Mapping[str, Any]) -> None:
-        publish(self.status_file, document)
+        _write_json(self.status_file, document)
 
     def status(self) -> dict[str, Any] | None:
         """The last status that was written, or None."""
@@ -131,21 +131,6 @@ class StateFolder:
     def events(self) -> Iterator[dict[str, Any]]:
         """All events, oldest first, without torn lines."""
         return read_events(self.events_file)
-
-
-def publish(path: Path, document: Mapping[str, Any]) -> None:
-    """Writes a JSON file whole or not at all."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(document, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
@@ -170,6 +155,10 @@ def _open_events(path: Path) -> int:
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.write(descriptor, b"\n")  # a crash tore the last line: it must not swallow the next one
     return descriptor
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    publish(path, json.dumps(document).encode(), durable=False)  # it is written often, and tells of this boot only
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
