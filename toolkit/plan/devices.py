@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Gpu, Holder, Host, MigDevice
+from toolkit.names import nearest
 from toolkit.plan.model import Grant, Reservation
 from toolkit.plan.refusal import count, does_not_fit, listed
 from toolkit.units import MIB, format_cpu_list
@@ -213,9 +213,8 @@ def _unknown(request: int | str, found: Sequence[Device], host: Host, service: s
 
 
 def _unknown_uuid(request: str, found: Sequence[Device], host: Host) -> str:
-    near = difflib.get_close_matches(request, [device.uuid for device in found], n=1, cutoff=0.6)
-    nearest = f"; nearest: {near[0]}" if near else ""
-    return f"no GPU or MIG device is {request}{nearest}; {_has(host)}."
+    near = nearest(request, [device.uuid for device in found])
+    return f"no GPU or MIG device is {request}{f'; nearest: {near}' if near else ''}; {_has(host)}."
 
 
 def _has(host: Host) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 
 from toolkit.errors import ToolkitError
+from toolkit.names import nearest
 from toolkit.plan.model import Plan
 
 Edges = Mapping[str, Collection[str]]
@@ -17,8 +17,8 @@ def refuse_unknown(after: Edges, requires: Edges) -> None:
         for name, others in edges.items():
             unknown = next((other for other in others if other not in edges), None)
             if unknown is not None:
-                near = difflib.get_close_matches(unknown, list(edges), n=1)
-                hint = f"Nearest: '{near[0]}'." if near else None
+                near = nearest(unknown, edges)
+                hint = f"Nearest: '{near}'." if near else None
                 where = f"services.{name}.{key}"
                 raise ToolkitError(f"no service is named '{unknown}'", where, hint, code="unknown_service")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import http.client
 import json
 import socket
@@ -16,6 +15,7 @@ from urllib.parse import quote
 
 from toolkit.errors import ToolkitError
 from toolkit.home import Home
+from toolkit.names import nearest
 from toolkit.supervise import log_reader
 from toolkit.supervise.socket_path import short_path
 from toolkit.supervise.state import StateFolder
@@ -123,14 +123,14 @@ def _logged(deployment: str | None, states: Path | None) -> str:
 
 
 def _unknown_deployment(name: str, known: list[str]) -> ToolkitError:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"Did you mean '{near[0]}'?" if near else "Start it with 'coexist up CONFIG'."
+    near = nearest(name, known)
+    hint = f"Did you mean '{near}'?" if near else "Start it with 'coexist up CONFIG'."
     return ToolkitError(f"deployment '{name}' is not running", hint=hint, code="not_running")
 
 
 def _unknown_service(name: str, folder: StateFolder, known: list[str]) -> ToolkitError:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"Did you mean '{near[0]}'?" if near else f"There are logs of: {', '.join(known) or 'none'}."
+    near = nearest(name, known)
+    hint = f"Did you mean '{near}'?" if near else f"There are logs of: {', '.join(known) or 'none'}."
     return ToolkitError(f"no log of a service '{name}'", str(folder.logs), hint, code="unknown_service")
 
 
