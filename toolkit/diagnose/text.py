@@ -60,7 +60,7 @@ _PREFIX = re.compile(
 _QUOTE_KEYS = ("prompt", "content", "question", "query", "input")
 _DOCKER_JSON = re.compile(r'^\{"log":"(?P<text>.*?)(?:\\n)?","stream"')
 _QUOTED = re.compile(
-    r"""(?P<key>\b(?:prompts?|content|question|query|user_input|input_text)["']?\s*[:=]\s*)"""
+    r"""(?P<key>\b(?:prompts?|content|question|query|user_input|input_text|(?<=ReqInput\()text)["']?\s*[:=]\s*)"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).|(?<=\w)(?P=quote)(?=\w))*)(?P<end>(?P=quote)|$)""",
     re.IGNORECASE | re.DOTALL,
 )
