@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import logging
 import random
 import secrets
@@ -20,6 +19,7 @@ from toolkit import warm
 from toolkit.affinity import wrap as pin_and_exec
 from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.host import gpu_use as devices
+from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
 from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Reserve, World, Wrap
@@ -269,8 +269,8 @@ class Supervisor:
 
     def _named(self, name: str) -> Instance:
         if name not in self._instances:
-            near = difflib.get_close_matches(name, self._instances, 1)
-            hint = f"Did you mean '{near[0]}'?" if near else f"There are: {', '.join(self._instances)}."
+            near = nearest(name, self._instances)
+            hint = f"Did you mean '{near}'?" if near else f"There are: {', '.join(self._instances)}."
             raise ToolkitError(f"no service '{name}'", self.deployment, hint, code="unknown_service")
         return self._instances[name]
 
