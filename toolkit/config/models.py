@@ -225,7 +225,6 @@ class Deployment(Model):
     environments: dict[Name, Environment] = {}
     engines: dict[Name, EngineUse] = {}
     services: Annotated[dict[Name, Service], Field(min_length=1)]
-    on_supervisor_death: Literal["kill", "keep"] = "kill"
     control_port: Annotated[int, Field(ge=0, le=65535, strict=True)] | None = None
 
 
