@@ -41,6 +41,19 @@ def test_the_answer_for_a_person_names_the_finding_its_fix_and_the_verdict(coexi
     assert "verdict: incompatible" in answer.out
 
 
+def test_no_line_of_a_finding_is_cropped(coexist):
+    answer = coexist("check", "--versions", QUESTION, "--gpu", "sm_90")
+    whole = coexist("check", "--versions", QUESTION, "--gpu", "sm_90", "--json").document["findings"]
+    assert max(len(finding["why"]) for finding in whole) > 120
+    for finding in whole:
+        assert {finding["why"], *finding["evidence"]} <= {line.strip() for line in answer.out.splitlines()}
+
+
+def test_a_package_named_twice_is_refused(coexist):
+    answer = coexist("check", "--versions", "torch=2.4.0,torch=2.5.0", "--json")
+    assert (answer.code, answer.document["error"]["what"]) == (1, "torch is named twice")
+
+
 def test_an_environment_is_checked_by_its_python(coexist):
     answer = coexist("check", "--env", f"me={sys.executable}", "--json")
     assert answer.code == 0

@@ -252,6 +252,10 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: versions(tensorrt_llm="0.18.1", torch="2.6.0"),
         lambda: versions(tensorrt_llm="0.17.0", torch="2.6.0"),
     ),
+    "package-facts-unknown": (
+        lambda: versions(vllm="0.9.0", torch="2.7.0"),
+        lambda: versions(torch="2.7.0", cuda="12.8"),
+    ),
     "engine-mode-removed": (
         lambda: serving(engine(config("1.3.0rc21")), packages={"tensorrt-llm": "1.3.0rc21"}),
         lambda: serving(engine(config("1.3.0rc20")), packages={"tensorrt-llm": "1.3.0rc20"}),

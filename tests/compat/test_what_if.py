@@ -85,6 +85,32 @@ def test_what_no_source_tells_is_unknown_not_guessed() -> None:
     assert "trtllm-fact-unknown" in ids(report)
 
 
+@pytest.mark.parametrize(
+    "versions",
+    [
+        {"tensorrt_llm": "0.19.0", "transformers": "5.0.0"},
+        {"tensorrt_llm": "1.0.0", "torch": "2.7.1", "python": "3.14"},
+        {"tensorrt_llm": "0.21.0", "torch": "2.7.1", "cuda": "11.8"},
+        {"tensorrt_llm": "0.12.0", "vllm": "0.5.0"},
+        {"vllm": "0.9.0", "sglang": "0.4.0"},
+        {"torch": "99"},
+    ],
+)
+def test_a_version_that_no_table_compares_is_never_called_runnable(versions: dict[str, str]) -> None:
+    assert ask(**versions).verdict == "unknown"
+
+
+def test_without_a_torch_the_driver_is_held_against_the_cuda_of_the_release() -> None:
+    report = ask(tensorrt_llm="0.12.0", driver="470.10")
+    assert "driver-cuda-version" in ids(report)
+    assert "driver-cuda-version" not in ids(ask(tensorrt_llm="0.12.0", driver="555.42.02"))
+
+
+def test_two_spellings_of_one_package_are_refused() -> None:
+    with pytest.raises(ToolkitError, match="torch is named twice"):
+        cases.what_if(FACTS, {"torch": "2.4.0", "pytorch": "2.5.0"}, None)
+
+
 def test_flash_attn_4_does_not_fit_a_release_that_pins_an_older_cutlass_dsl() -> None:
     report = ask(tensorrt_llm="1.2.0", flash_attn_4="4.0.0b11", torch="2.9.1")
     assert report.verdict == "incompatible"

@@ -119,6 +119,9 @@ def _pairs(text: str) -> dict[str, str]:
         if not (name and equals and version):
             hint = "Write --versions tensorrt-llm=0.12.0,flash-attn=2.6.3."
             raise ToolkitError(f"'{part}' is no PACKAGE=VERSION", "--versions", hint, code="version")
+        if name.strip() in found:
+            what = f"{name.strip()} is named twice"
+            raise ToolkitError(what, "--versions", "Name one version of each.", code="version")
         found[name.strip()] = version.strip()
     if not found:
         raise ToolkitError("no version is named", "--versions", "Write --versions tensorrt-llm=0.12.0.", code="version")
@@ -171,14 +174,13 @@ def _pair(pair: Pair) -> RenderableType:
 
 
 def _finding(finding: Finding) -> list[RenderableType]:
-    from rich.padding import Padding
     from rich.text import Text
 
     style = SEVERITY_STYLES[finding.severity]
     where = f" [{finding.environment}]" if finding.environment else ""
     head = Text.assemble((finding.severity, style), f"{where} {finding.what}  ", (finding.id, "dim"))
     lines = [finding.why, f"fix: {finding.fix}", *finding.evidence]
-    return [head, *(Padding(Text(line), (0, 0, 0, 4)) for line in lines)]
+    return [head, *(Text(f"    {line}") for line in lines)]  # rich's Padding would crop them at the width
 
 
 def _explain(rule: str, as_json: bool) -> int:

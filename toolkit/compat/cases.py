@@ -121,6 +121,8 @@ def _sorted(versions: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
         if version(found) is None:
             hint = "Write it as a release does, such as 0.12.0."
             raise ToolkitError(f"'{found}' is no version", f"--versions {written}", hint, code="version")
+        if name in settings or name in packages:
+            raise ToolkitError(f"{name} is named twice", "--versions", "Name one version of each.", code="version")
         if name in SETTINGS:
             settings[name] = found
         elif name in PACKAGES:

@@ -117,7 +117,7 @@ def _supported(  # noqa: PLR0917
             sources=listed.source if listed else (),
         )
     elif not supports(release, sm) and view.hypothetical:
-        note = (listed.note if listed else None) or "Its list of GPUs is not known."
+        note = (listed.note if listed else None) or "Its list of GPUs is not known"
         yield Hit("gpu-support-unknown", "tensorrt-llm", view.name, {**values, "note": f"{note}."})
 
 
@@ -176,18 +176,26 @@ def driver(case: Case) -> Iterator[Hit]:
     """A driver that is too old for the CUDA that torch is built with."""
     installed = case.host.driver_version if case.host else None
     for view in case.environments.values():
-        cuda = version(view.torch_cuda)
+        built = view.torch_cuda or _cuda_of_release(case, view)
+        cuda = version(built)
         if cuda is None or installed is None or not case.gpus_of(view.name):
             continue
         major = _row(case.facts.minor_drivers, str(cuda.major))
         exact = _row(case.facts.drivers, f"{cuda.major}.{cuda.minor}")
-        values = {"driver": installed, "cuda": view.torch_cuda, "major": cuda.major, "older": cuda.major - 1}
+        values = {"driver": installed, "cuda": built, "major": cuda.major, "older": cuda.major - 1}
         if major and within(installed, f"<{major.driver}"):
             values["needed"] = major.driver
             yield Hit("driver-cuda-version", "torch", view.name, values, sources=major.source)
         elif exact and within(installed, f"<{exact.driver}"):
             values["needed"] = exact.driver
             yield Hit("driver-minor-version", "torch", view.name, values, sources=exact.source)
+
+
+def _cuda_of_release(case: Case, view: EnvironmentView) -> str | None:
+    """The CUDA that a TensorRT-LLM nobody installed is built with."""
+    release = case.facts.trtllm(view.packages.get("tensorrt-llm")) if view.hypothetical else None
+    fact = release.fact("cuda") if release else None
+    return str(fact.value) if fact else None
 
 
 def _row(rows: tuple[Driver, ...], cuda: str) -> Driver | None:

@@ -9,6 +9,7 @@ from toolkit.facts import Fact, FlashRow, Release
 from toolkit.facts.model import minor, version, within
 
 TENSORRT = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
+NEVER_TOLD = ("vllm", "sglang")
 PLAIN = ("torch", "python", "tensorrt", "transformers")
 
 
@@ -53,7 +54,7 @@ def _judged(view: EnvironmentView, release: Release, name: str) -> Iterator[Hit]
     if found is None:
         return
     if fact is None:
-        if view.hypothetical and name == "torch":
+        if view.hypothetical:
             yield missing_fact(view, release, name)
         return
     if fact.accepts(found) is False:
@@ -90,7 +91,11 @@ def _refused(view: EnvironmentView, rule: str, release: Release, fact: Fact, fou
 
 def _cuda(view: EnvironmentView, release: Release) -> Iterator[Hit]:
     fact = release.fact("cuda")
-    if fact is None or view.torch_cuda is None:
+    if view.torch_cuda is None:
+        return
+    if fact is None:
+        if view.hypothetical:
+            yield missing_fact(view, release, "CUDA")
         return
     built, here = version(str(fact.value)), version(view.torch_cuda)
     if built and here and built.major != here.major:
@@ -217,6 +222,16 @@ def _abi(case: Case, torch: str | None, cuda: str | None) -> str | None:
     return row.abi if row else None
 
 
+def untold(case: Case) -> Iterator[Hit]:
+    """Packages of a what-if of which no table says what they accept: with none, nothing was compared."""
+    for view in case.environments.values():
+        told = view.has("tensorrt-llm") or view.flash_packages
+        for package, found in view.packages.items() if view.hypothetical else ():
+            beside = package == "torch" and view.torch_cuda is not None
+            if package in NEVER_TOLD or not (told or beside):
+                yield Hit("package-facts-unknown", package, view.name, {"package": package, "found": found})
+
+
 def hidden_flash_attn_4(case: Case) -> Iterator[Hit]:
     """flash-attn 2 and 4 in one environment, where the first hides the second."""
     for view in case.environments.values():
@@ -231,5 +246,6 @@ RULES = {
     "engine-mode-removed": engine_mode,
     "fmha-switch-missing": fmha_switch,
     "flash-attn": flash_attn,
+    "package-facts-unknown": untold,
     "flash-attn-2-hides-4": hidden_flash_attn_4,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from typing import Any, Literal
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+# Majors from 1 to 19: a third digit too many is a slip, not a GPU of 90.0.
+CAPABILITY = re.compile(r"(?:sm_?|compute_)?(1?[0-9])\.?([0-9])[af]?")
 Abi = Literal["old", "new"]
 FIRM = ("exact_tag", "docs", "release_notes", "pip_log", "issue", "pull_request")
 UNSURE = ("line_commit", "nearest_dev", "inferred", "secondary")
@@ -49,12 +52,9 @@ def minor(text: str | None) -> str | None:
 
 
 def capability(text: str | None) -> int | None:
-    """A compute capability as a number: 90 of 9.0, of 90, of sm_90 and of sm_90a; None when it is none."""
-    digits = (text or "").lower().removeprefix("sm_").removeprefix("compute_").rstrip("af")
-    major, dot, rest = digits.partition(".")
-    if dot:
-        digits = f"{major}{rest}" if rest.isdecimal() and len(rest) == 1 else ""
-    return int(digits) if digits.isdecimal() and 2 <= len(digits) <= 3 else None
+    """A compute capability as a number: 90 of 9.0, 90, sm90, sm_90 and sm_90a; None when it is none, as sm_900 is."""
+    match = CAPABILITY.fullmatch((text or "").strip().lower())
+    return int(match[1]) * 10 + int(match[2]) if match else None
 
 
 @dataclass(frozen=True)
