@@ -85,6 +85,13 @@ def test_every_command_explains_itself_with_an_example(coexist, name):
     assert "coexist " in answer.out.partition("\n")[2]
 
 
+@pytest.mark.parametrize("name", list(root.COMMANDS))
+def test_every_command_answers_in_json_when_asked(name):
+    command = root.root.get_command(click.Context(root.root), name)
+    doers = command.commands.values() if isinstance(command, click.Group) else [command]
+    assert all(any("--json" in option.opts for option in doer.params) for doer in doers)
+
+
 def test_help_imports_nothing_heavy():
     heavy = ("pydantic", "rich", "aiohttp", "torch", "yaml")
     code = (

@@ -21,3 +21,9 @@ def test_a_schema_is_a_json_schema(coexist, kind):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_names_the_program(coexist, shell):
     assert "coexist" in coexist("completion", shell).out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_comes_as_json_too(coexist, shell):
+    script = coexist("completion", shell).out.removesuffix("\n")
+    assert coexist("completion", shell, "--json").document == {"schema": 1, "shell": shell, "script": script}

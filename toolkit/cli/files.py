@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from toolkit import workflow
 from toolkit.cli import output
 from toolkit.cli.options import json_option
 from toolkit.config import schema
+
+_SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.command("init")
@@ -48,14 +50,17 @@ def schema_command(kind: str, as_json: bool) -> None:
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion_command(shell: str) -> None:
+@click.argument("shell", type=click.Choice(list(_SHELLS)))
+@json_option
+def completion_command(shell: str, as_json: bool) -> None:
     """Print the shell completion script.
 
     \b
     eval "$(coexist completion bash)"
     """
-    found = get_completion_class(shell)
     program = click.get_current_context().find_root().command
-    if found is not None:
-        output.line(found(program, {}, "coexist", "_COEXIST_COMPLETE").source())
+    script = _SHELLS[shell](program, {}, "coexist", "_COEXIST_COMPLETE").source()
+    if as_json:
+        output.document({"shell": shell, "script": script})
+    else:
+        output.line(script)
