@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import time
 import urllib.error
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.ports import free_port
 from toolkit.config.models import Restart
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe, Launch, Probes
 from toolkit.supervise.procfs import has_cookie, pids
@@ -23,12 +23,6 @@ from toolkit.supervise.supervisor import Supervisor
 TINY_SERVER = Path(__file__).with_name("tiny_server.py")
 RUN = os.environ.setdefault("COEXIST_TEST_RUN", str(os.getpid()))  # two runs of these tests don't see each other
 HELLO = HttpProbe("/hello", expect_text="hello")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def tiny_probes(**changes: Any) -> Probes:

@@ -6,7 +6,7 @@ import socket
 import psutil
 import pytest
 
-from tests.supervise.conftest import free_port
+from tests.ports import free_port
 from toolkit.errors import ToolkitError
 from toolkit.supervise import ports
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervise.conftest import RUN, TINY_SERVER, carriers, free_port, mark, until
+from tests.ports import free_port
+from tests.supervise.conftest import RUN, TINY_SERVER, carriers, mark, until
 from toolkit.errors import ToolkitError
 from toolkit.supervise import process, procfs
 from toolkit.supervise.process import Tree

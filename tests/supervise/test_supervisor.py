@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from tests.supervise.conftest import (
     answer,
     ask,
     carriers,
-    free_port,
     service_of,
     state_of,
     supervise,
@@ -554,7 +555,6 @@ async def test_while_it_serves_the_port_answers(running: Start) -> None:
     assert await ask(run.port, HELLO.path) == 200
     await supervisor.close()
     assert answer(run.port, HELLO.path) == 0
-    assert free_port()
 
 
 async def test_a_flooding_log_is_rotated_while_its_service_runs(
@@ -596,3 +596,20 @@ async def test_a_failure_is_told_with_its_class_and_the_line_that_decides(state_
         "culprit": "libx.so",
         "line": "ImportError: libx.so",
     }
+
+
+async def test_a_compiler_below_a_silent_service_is_seen(state_dir: Path, tmp_path: Path) -> None:
+    seen: list[Outcome] = []
+
+    def diagnose(outcome: Outcome) -> Failure:
+        seen.append(outcome)
+        return Failure("compiles", "stop")
+
+    compiler = tmp_path / "ptxas"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", compiler)
+    argv = (shutil.which("sh") or "/bin/sh", "-c", f"{compiler} 60 & wait")
+    run = tiny("jit", window_s=0.5)
+    silent = replace(run, launch=lambda attempt: replace(run.launch(attempt), argv=argv))
+    with pytest.raises(ToolkitError, match="compiles"):
+        await supervise(state_dir, silent, diagnose=diagnose).run("ready", 30.0)
+    assert [(each.exit_status, each.compiling) for each in seen] == [(None, True)]
