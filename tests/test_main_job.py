@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
+from tests.ports import free_ports
 from toolkit import affinity
 from toolkit.units import parse_cpu_list
 
@@ -21,14 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[1]
 COEXIST = Path(sys.executable).with_name("coexist")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture(scope="module")

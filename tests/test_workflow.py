@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.plan.machines import gpu, host, shared
-from tests.supervise.conftest import free_port
+from tests.ports import free_port
 from toolkit import workflow
 from toolkit.assemble import launches, paths
 from toolkit.assemble.launches import Stage

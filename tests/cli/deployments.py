@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,14 +16,6 @@ from typing import Any
 TINY_SERVER = Path(__file__).resolve().parents[1] / "supervise" / "tiny_server.py"
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @dataclass

@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from tests.cli.deployments import Node, free_ports, until
+from tests.cli.deployments import Node, until
+from tests.ports import free_ports
 from toolkit.units import format_cpu_list
 
 ALLOWED = sorted(os.sched_getaffinity(0))
