@@ -65,8 +65,8 @@ def engine(coexist, quickstart):
 
 def ask(port: int, path: str, body: dict | None = None) -> dict:
     data = None if body is None else json.dumps(body).encode()
-    request = Request(f"http://127.0.0.1:{port}{path}", data, {"Content-Type": "application/json"})
-    with urlopen(request, timeout=60) as answer:
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(f"http://127.0.0.1:{port}{path}", data, headers), timeout=60) as answer:
         return json.load(answer)
 
 
