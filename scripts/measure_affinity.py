@@ -21,11 +21,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from toolkit import processes
 from toolkit.affinity import (
     MemoryPolicy,
     measure,
     probe_mempolicy_permitted,
-    process_tree,
     verify,
     wrap,
 )
@@ -111,9 +111,9 @@ def _measure(
     with ExitStack() as stack:
         argv = command if policy is None else wrap(command, cpus, policy)
         pids = [stack.enter_context(_server(argv)) for _ in range(options.processes)]
-        tree = process_tree(pids)
+        tree = processes.tree(pids)
         report = verify(tree, cpus)
-        verify_ms = _median_ms(lambda: verify(process_tree(pids), cpus), options.rounds)
+        verify_ms = _median_ms(lambda: verify(processes.tree(pids), cpus), options.rounds)
         placement = measure(tree, nodes[:1], len(nodes))
     memory = placement.why or f"{placement.on_plan_percent:.1f}% on plan"
     return Row(name, report.on_plan_percent, report.threads, verify_ms, memory)

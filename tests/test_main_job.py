@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.ports import free_ports
-from toolkit import affinity
+from toolkit import affinity, processes
 from toolkit.units import parse_cpu_list
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -103,7 +103,7 @@ def test_both_services_answer_real_requests_until_ctrl_c_stops_everything(engine
             pids = {service["name"]: service["pid"] for service in status["services"]}
             check_answers(ports)
             for service in status["services"]:
-                tree = affinity.process_tree([service["pid"]])
+                tree = processes.tree([service["pid"]])
                 assert affinity.verify(tree, parse_cpu_list(service["cpus"])).on_plan_percent == 100
             assert coexist("status", "--deployment", status["deployment"])["ready"] is True
         finally:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.affinity.check import process_tree, verify
+from toolkit import processes
+from toolkit.affinity.check import verify
 from toolkit.affinity.launch import wrap
 
 CPU = max(os.sched_getaffinity(0))
@@ -39,8 +40,8 @@ def server() -> Iterator[tuple[int, int]]:
 
 def test_every_thread_of_a_pinned_tree_is_on_plan(server: tuple[int, int]) -> None:
     pid, child = server
-    assert process_tree([pid]) == tuple(sorted((pid, child)))
-    report = verify(process_tree([pid]), (CPU,))
+    assert processes.tree([pid]) == tuple(sorted((pid, child)))
+    report = verify(processes.tree([pid]), (CPU,))
     assert report.threads == 5
     assert report.on_plan_percent == 100.0
     assert report.drifting == report.unseen == ()
@@ -85,12 +86,3 @@ def test_processes_that_are_gone_are_unseen_and_zombies_do_not_count(tmp_path: P
 
 def test_nothing_seen_is_no_hundred_percent(tmp_path: Path) -> None:
     assert verify([1], (0,), tmp_path).on_plan_percent is None
-
-
-def test_a_tree_is_followed_by_parents_whatever_the_names(tmp_path: Path) -> None:
-    for pid, parent, name in ((1, 0, "init"), (5, 1, "a) S 1 ("), (6, 5, "b"), (7, 6, "c"), (8, 1, "other")):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) S {parent} 0\n")
-    (tmp_path / "9").mkdir()
-    assert process_tree([5], tmp_path) == (5, 6, 7)
-    assert process_tree([5, 99], tmp_path) == (5, 6, 7, 99)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.store.conftest import FINGERPRINT, OTHER, build_two_files, names
 from toolkit.errors import ToolkitError
+from toolkit.processes import this_process
 from toolkit.store import Store, publish
 from toolkit.store import store as module
-from toolkit.store.process import this_process
 
 Spawn = Callable[..., BaseProcess]
 WHOLE = {"schema": 1, "name": "a", "fingerprint": "b", "build": {}}

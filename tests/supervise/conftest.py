@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from tests.ports import free_port
 from toolkit.config.models import Restart
+from toolkit.processes import has_cookie, pids
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe, Launch, Probes
-from toolkit.supervise.procfs import has_cookie, pids
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.supervisor import Supervisor
 

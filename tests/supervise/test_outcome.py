@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from toolkit import processes
 from toolkit.host.gpu_use import DeviceUse
 from toolkit.host.model import Holder
-from toolkit.supervise import procfs
 from toolkit.supervise.outcome import COMPILERS, OomCount, is_compiling, others
 
 
@@ -37,10 +37,10 @@ def test_a_compiler_in_the_tree_is_seen_by_its_name(tmp_path: Path, name: str) -
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
     process = subprocess.Popen([str(program), "60"])
     try:
-        member = procfs.stat(process.pid)
+        member = processes.stat(process.pid)
         assert member is not None
         assert is_compiling([member.identity])
-        assert not is_compiling([procfs.Identity(os.getpid(), 0)])
+        assert not is_compiling([processes.Identity(os.getpid(), 0)])
     finally:
         process.kill()
         process.wait()

@@ -11,10 +11,11 @@ import pytest
 
 from tests.ports import free_port
 from tests.supervise.conftest import RUN, TINY_SERVER, carriers, mark, until
+from toolkit import processes
 from toolkit.errors import ToolkitError
-from toolkit.supervise import process, procfs
+from toolkit.processes import Identity
+from toolkit.supervise import process
 from toolkit.supervise.process import Tree
-from toolkit.supervise.procfs import Identity
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -66,7 +67,7 @@ async def test_what_left_the_session_is_killed_too_and_reaped(tmp_path: Path, fl
     assert await tree.stop(grace_s=5.0) == []
     assert carriers(flag) == []
     assert left
-    assert {procfs.stat(pid) for pid in left} == {None}
+    assert {processes.stat(pid) for pid in left} == {None}
 
 
 async def test_a_grandchild_that_outlives_its_parent_is_found_by_its_cookie(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ async def test_a_member_in_the_middle_of_an_exec_is_waited_for(tmp_path: Path, m
     await tree.wait_exit()
     await until(lambda: len(carriers("exec")) == 1)
     (orphan,) = carriers("exec")
-    real, hidden = procfs.environment, [2]
+    real, hidden = processes.environment, [2]
 
     def environment(pid: int) -> list[bytes] | None:
         if pid == orphan and hidden[0]:
@@ -92,7 +93,7 @@ async def test_a_member_in_the_middle_of_an_exec_is_waited_for(tmp_path: Path, m
             return None
         return real(pid)
 
-    monkeypatch.setattr(procfs, "environment", environment)
+    monkeypatch.setattr(processes, "environment", environment)
     assert await tree.kill() == []
     monkeypatch.undo()
     assert (hidden, carriers("exec")) == ([0], [])
@@ -109,7 +110,7 @@ async def test_a_child_with_a_cleaned_environment_is_found_by_descent(tmp_path: 
     members = tree.members()
     assert len(members) == 2
     await tree.stop(grace_s=0.1)
-    assert [procfs.stat(member.pid) for member in members] == [None, None]
+    assert [processes.stat(member.pid) for member in members] == [None, None]
 
 
 async def test_nothing_outside_the_tree_is_a_member(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ async def test_nothing_outside_the_tree_is_a_member(tmp_path: Path) -> None:
 async def test_a_process_that_took_over_a_pid_gets_no_signal() -> None:
     with subprocess.Popen([*PYTHON, "import time; time.sleep(600)"]) as other:
         process.send([Identity(other.pid, 1)], signal.SIGKILL)
-        found = procfs.stat(other.pid)
+        found = processes.stat(other.pid)
         assert found is not None
         assert found.state != "Z"
         process.send([found.identity], signal.SIGKILL)
@@ -133,7 +134,7 @@ async def test_a_process_that_took_over_a_pid_gets_no_signal() -> None:
 
 async def test_children_of_other_code_are_not_reaped() -> None:
     with subprocess.Popen([*PYTHON, "raise SystemExit(5)"]) as other:
-        await until(lambda: (found := procfs.stat(other.pid)) is not None and found.state == "Z")
+        await until(lambda: (found := processes.stat(other.pid)) is not None and found.state == "Z")
         process.reap_adopted()
         assert other.wait(10) == 5
 
@@ -151,7 +152,7 @@ async def test_a_missing_working_folder_is_named(tmp_path: Path) -> None:
 async def test_usage_counts_the_whole_tree(tmp_path: Path) -> None:
     tree = tiny(tmp_path / "log", "setsid-grandchild", who="usage")
     await until(lambda: len(carriers("usage")) == 2)
-    alone = procfs.stat(tree.pid)
+    alone = processes.stat(tree.pid)
     assert alone is not None
     assert tree.usage().resident_bytes > alone.resident_bytes
     await tree.stop(grace_s=5.0)
@@ -173,7 +174,7 @@ async def test_the_main_process_dies_with_the_supervisor(tmp_path: Path) -> None
         check=False,
     )
     pid = int(done.stdout)
-    await until(lambda: (found := procfs.stat(pid)) is None or found.state == "Z")
+    await until(lambda: (found := processes.stat(pid)) is None or found.state == "Z")
 
 
 async def test_no_descriptors_are_left_behind(tmp_path: Path) -> None:

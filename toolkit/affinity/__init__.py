@@ -1,6 +1,6 @@
 """The wrapper that pins and then executes, and the check afterwards."""
 
-from toolkit.affinity.check import Report, Thread, process_tree, verify
+from toolkit.affinity.check import Report, Thread, verify
 from toolkit.affinity.launch import threads_env, wrap
 from toolkit.affinity.numa_maps import Placement, measure, parse_numa_maps
 from toolkit.affinity.policy import MemoryPolicy, choose, probe_mempolicy_permitted
@@ -14,7 +14,6 @@ __all__ = [
     "measure",
     "parse_numa_maps",
     "probe_mempolicy_permitted",
-    "process_tree",
     "threads_env",
     "verify",
     "wrap",

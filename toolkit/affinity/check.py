@@ -52,23 +52,6 @@ def verify(pids: Iterable[int], planned_cpus: Iterable[int], proc: Path = PROC) 
     return Report(len(threads), drifting, tuple(unseen))
 
 
-def process_tree(pids: Iterable[int], proc: Path = PROC) -> tuple[int, ...]:
-    """These processes and all their descendants that are still theirs by parent, sorted."""
-    children: dict[int, list[int]] = {}
-    for path in proc.glob("[0-9]*"):
-        parent = _parent(path)
-        if parent is not None:
-            children.setdefault(parent, []).append(int(path.name))
-    found: set[int] = set()
-    waiting = list(pids)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += children.get(pid, [])
-    return tuple(sorted(found))
-
-
 def _threads(pid: int, proc: Path) -> Iterator[Thread]:
     try:
         tasks = sorted((proc / str(pid) / "task").iterdir())
@@ -87,11 +70,3 @@ def _status(path: Path) -> dict[str, str]:
         return {}
     fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return {} if fields.get("State", "Z")[:1] in ("Z", "X") else fields
-
-
-def _parent(path: Path) -> int | None:
-    try:
-        stat = (path / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    return int(stat.rpartition(")")[2].split()[1])

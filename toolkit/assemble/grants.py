@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from toolkit.affinity import process_tree
+from toolkit import processes
 from toolkit.config.models import Deployment
 from toolkit.host.model import Host
 from toolkit.plan.devices import Device, ceil_mib, devices
 from toolkit.plan.model import Grant as Held
 from toolkit.plan.model import Plan, ServicePlan
 from toolkit.reserve import GpuClaim, Grant, Owner, Request, Totals
-from toolkit.store.process import this_process
 
 
 def requests(
@@ -75,9 +74,9 @@ def held(grants: Sequence[Grant], own: str | None = None, *, with_shared_cpus: b
 
 def processes_of(owner: Owner) -> frozenset[int]:
     """The supervisor and all that it started; none when its pids are not ours to read."""
-    if owner.pid_namespace not in (None, this_process().pid_namespace):
+    if owner.pid_namespace not in (None, processes.this_process().pid_namespace):
         return frozenset()
-    return frozenset(process_tree([owner.pid]))
+    return frozenset(processes.tree([owner.pid]))
 
 
 def _held(grant: Grant, own: str | None, with_cpus: bool) -> Held:

@@ -12,8 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from toolkit.files import disk_errors
+from toolkit.processes import lock_holder
 from toolkit.reserve.runtime_dir import runtime_dir
-from toolkit.store.process import lock_holder
 
 _POLL_S = 0.2
 Waiting = Callable[["int | None", float], None]

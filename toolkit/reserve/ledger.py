@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from toolkit.errors import ToolkitError
 from toolkit.files import disk_errors, read_json, write_atomic
+from toolkit.processes import boot_id, lock_holder
 from toolkit.reserve import decide, refusal
 from toolkit.reserve.decide import World
 from toolkit.reserve.model import Grant, Owner, Refusal, Request, State, Totals, owner_is_alive
 from toolkit.reserve.runtime_dir import runtime_dir
-from toolkit.store.process import boot_id, lock_holder
 
 DEFAULT_WINDOW_S = 900.0  # the PRELOAD window of a server program; its owner extends it while progress is seen
 _LOCK_TIMEOUT_S = 30.0

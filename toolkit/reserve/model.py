@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, model_validator
 
 from toolkit.host.model import Record
-from toolkit.store.process import ProcessId, boot_id, is_alive, this_process
+from toolkit.processes import ProcessId, boot_id, is_alive, this_process
 
 Resource = Literal["gpus", "gpu_memory", "cpus", "numa_memory", "port"]
 Port = Annotated[int, Field(ge=1, le=65535)]

@@ -14,8 +14,8 @@ from filelock import FileLock, Timeout
 
 from toolkit.errors import ToolkitError
 from toolkit.files import disk_errors
+from toolkit.processes import lock_holder
 from toolkit.store import manifest
-from toolkit.store.process import lock_holder
 
 _TELL_EVERY_S = 5.0
 _USE_TRIES, _USE_PAUSE_S = 200, 0.01

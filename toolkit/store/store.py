@@ -18,9 +18,9 @@ from typing import Any
 
 from toolkit.errors import ToolkitError
 from toolkit.files import disk_errors, fsync
+from toolkit.processes import ProcessId, boot_id, is_alive, this_process
 from toolkit.store import history, locks, manifest
 from toolkit.store.manifest import Fault
-from toolkit.store.process import ProcessId, boot_id, is_alive, this_process
 from toolkit.store.publish import exchange
 from toolkit.units import format_bytes, format_duration
 

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit import processes
 from toolkit.host import cgroup
 from toolkit.host.gpu_use import DeviceUse
 from toolkit.host.model import Holder
-from toolkit.supervise import procfs
+from toolkit.processes import Identity
 from toolkit.supervise.logs import LogView
-from toolkit.supervise.procfs import Identity
 
 # As /proc/PID/stat names them; what a build of kernels or of an extension runs.
 COMPILERS = frozenset(
@@ -44,7 +44,7 @@ class OomCount:
     before: int | None
 
     @classmethod
-    def begun(cls, pid: int, sysfs: Path = Path("/sys"), proc: Path = procfs.PROC) -> OomCount:
+    def begun(cls, pid: int, sysfs: Path = Path("/sys"), proc: Path = processes.PROC) -> OomCount:
         """The count of the group that the process is in now."""
         folder = cgroup.memory_folder(sysfs, proc, pid)
         return cls(folder, cgroup.oom_kills(folder) if folder else None)
@@ -55,14 +55,14 @@ class OomCount:
         return None if now is None or self.before is None else now > self.before
 
 
-def is_compiling(members: Iterable[Identity], proc: Path = procfs.PROC) -> bool:
+def is_compiling(members: Iterable[Identity], proc: Path = processes.PROC) -> bool:
     """True when one of the processes is a compiler, or what drives compilers."""
-    found = (procfs.stat(member.pid, proc) for member in members)
-    return any(each.name in COMPILERS for each in found if each and each.state != "Z")
+    found = (processes.stat(member.pid, proc) for member in members)
+    return any(each.name in COMPILERS for each in found if each and not each.dead)
 
 
 def others(
-    devices: Collection[str], uses: Iterable[DeviceUse], cookie: str, proc: Path = procfs.PROC
+    devices: Collection[str], uses: Iterable[DeviceUse], cookie: str, proc: Path = processes.PROC
 ) -> tuple[Holder, ...]:
     """Who holds memory of these devices and was not started with a cookie that begins so (``NAME=VALUE``)."""
     holders = (holder for use in uses if use.uuid in devices for holder in use.holders)
@@ -70,4 +70,4 @@ def others(
 
 
 def _has_cookie(pid: int, begins: bytes, proc: Path) -> bool:
-    return any(variable.startswith(begins) for variable in procfs.environment(pid, proc) or ())
+    return any(variable.startswith(begins) for variable in processes.environment(pid, proc) or ())

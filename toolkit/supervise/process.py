@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit import processes
 from toolkit.errors import ToolkitError
-from toolkit.supervise import logs, procfs
-from toolkit.supervise.procfs import Identity
+from toolkit.processes import Identity
+from toolkit.supervise import logs
 
 COOKIE_NAME = "COEXIST_COOKIE"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -37,7 +38,7 @@ def become_subreaper() -> None:
 
 def own_identity() -> Identity:
     """This process."""
-    found = procfs.stat(os.getpid())
+    found = processes.stat(os.getpid())
     return found.identity if found else Identity(os.getpid(), 0)
 
 
@@ -47,8 +48,8 @@ def reap_adopted() -> int:
     What other code of this process starts in a session of its own cannot be told from these, so it must not.
     """
     own_session, reaped = os.getsid(0), 0
-    for pid in set(procfs.children(os.getpid())) - _direct_children:
-        found = procfs.stat(pid)
+    for pid in set(processes.children(os.getpid())) - _direct_children:
+        found = processes.stat(pid)
         if found and found.state == "Z" and found.session != own_session:
             with contextlib.suppress(ChildProcessError):
                 reaped += os.waitpid(pid, os.WNOHANG)[0] == pid
@@ -120,7 +121,7 @@ class Tree:
     def __init__(self, process: subprocess.Popen[bytes], cookie: str) -> None:
         self._process = process
         self._cookie = f"{COOKIE_NAME}={cookie}"
-        main = procfs.stat(process.pid)
+        main = processes.stat(process.pid)
         self._identity = main.identity if main else Identity(process.pid, 0)
         self._known: set[Identity] = set()
         self._exited = asyncio.Event()
@@ -183,27 +184,27 @@ class Tree:
 
     def _look(self) -> tuple[list[Identity], bool]:
         """The members, and whether one may have been hidden from this look."""
-        found = procfs.stats()
+        found = processes.stats()
         leader = next((each.identity for each in found if each.identity.pid == self.pid), self._identity)
         session = self.pid if leader == self._identity else None  # the number was given to somebody else
         claims = {each.identity.pid: self._claim(each, session) for each in found}
-        pids = procfs.closure([pid for pid, claim in claims.items() if claim], found) - {os.getpid()}
-        alive = [each.identity for each in found if each.identity.pid in pids and each.state not in ("Z", "X")]
+        pids = processes.closure([pid for pid, claim in claims.items() if claim], found) - {os.getpid()}
+        alive = [each.identity for each in found if each.identity.pid in pids and not each.dead]
         self._known = set(alive)
         return alive, None in claims.values()
 
-    def _claim(self, found: procfs.Stat, session: int | None) -> bool | None:
+    def _claim(self, found: processes.Stat, session: int | None) -> bool | None:
         """True: it is ours; None: it may be, since a process in the middle of an exec shows no environment."""
         if found.identity == self._identity or found.identity in self._known or found.session == session:
             return True
-        if found.kernel or found.state == "Z" or found.identity.start_ticks < self._identity.start_ticks:
+        if found.kernel or found.dead or found.identity.start_ticks < self._identity.start_ticks:
             return False
-        environment = procfs.environment(found.identity.pid)
+        environment = processes.environment(found.identity.pid)
         return None if environment is None else self._cookie.encode() in environment
 
     def usage(self) -> Usage:
         """Memory and processor time of the main process and its descendants."""
-        found = [each for pid in procfs.descendants(self.pid) if (each := procfs.stat(pid))]
+        found = [each for pid in processes.descendants(self.pid) if (each := processes.stat(pid))]
         return Usage(sum(each.resident_bytes for each in found), sum(each.cpu_s for each in found))
 
     async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
@@ -260,7 +261,7 @@ def send(targets: Iterable[Identity], signum: signal.Signals) -> None:
 
 
 def _send(target: Identity, descriptor: int | None, signum: signal.Signals) -> None:
-    found = procfs.stat(target.pid)  # read after the descriptor was opened: it cannot change its meaning any more
+    found = processes.stat(target.pid)  # read after the descriptor was opened: it cannot change its meaning any more
     if found is None or found.identity != target:
         return
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -12,9 +12,10 @@ from typing import Any
 
 import filelock
 
+from toolkit import processes
 from toolkit.errors import ToolkitError
 from toolkit.files import publish
-from toolkit.supervise import logs, procfs
+from toolkit.supervise import logs
 
 MAX_EVENTS_BYTES = 16 * 1024**2
 
@@ -31,8 +32,7 @@ class Owner:
 
     @property
     def alive(self) -> bool:
-        found = procfs.stat(self.pid)
-        return found is not None and found.identity.start_ticks == self.start_ticks and found.state != "Z"
+        return processes.start_time(self.pid) == self.start_ticks
 
 
 class StateFolder:

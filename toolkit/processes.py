@@ -1,4 +1,4 @@
-"""What /proc says of processes. A process that ends while it is read is simply not there."""
+"""Which processes there are, as /proc tells it. A process that ends while it is read is simply not there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_DEAD_STATES = ("Z", "X")
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,16 @@ class Identity:
 
     pid: int
     start_ticks: int
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process for good. ``start_time`` is in clock ticks since boot, ``pid_namespace`` the namespace's inode."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+    pid_namespace: int
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,11 @@ class Stat:
     cpu_s: float
     resident_bytes: int
     kernel: bool = False
+
+    @property
+    def dead(self) -> bool:
+        """Only its exit status is left of it."""
+        return self.state in _DEAD_STATES
 
 
 def stat(pid: int, proc: Path = PROC) -> Stat | None:
@@ -109,3 +125,55 @@ def closure(roots: Iterable[int], found: Iterable[Stat]) -> set[int]:
             seen.add(pid)
             todo.extend(below.get(pid, ()))
     return seen
+
+
+def tree(pids: Iterable[int], proc: Path = PROC) -> tuple[int, ...]:
+    """These processes and all their descendants that are still theirs by parent, sorted."""
+    return tuple(sorted(closure(pids, stats(proc))))
+
+
+def boot_id(proc: Path = PROC) -> str:
+    """The kernel's name for this boot."""
+    return (proc / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def pid_namespace(proc: Path = PROC) -> int:
+    """The inode of the pid namespace we count pids in."""
+    return (proc / "self/ns/pid").stat().st_ino
+
+
+def start_time(pid: int, proc: Path = PROC) -> int | None:
+    """Clock ticks from boot to the start of the process; None: it is gone, or a zombie."""
+    found = stat(pid, proc)
+    return None if found is None or found.dead else found.identity.start_ticks
+
+
+def this_process(proc: Path = PROC) -> ProcessId:
+    """The process that asks."""
+    pid = os.getpid()
+    return ProcessId(pid, start_time(pid, proc) or 0, boot_id(proc), pid_namespace(proc))
+
+
+def is_alive(process: ProcessId, proc: Path = PROC) -> bool | None:
+    """Whether that process still runs; None: it counts its pids in another namespace, so we cannot know."""
+    if process.boot_id != boot_id(proc):
+        return False
+    if process.pid_namespace != pid_namespace(proc):
+        return None
+    return start_time(process.pid, proc) == process.start_time
+
+
+def lock_holder(path: Path, proc: Path = PROC) -> int | None:
+    """The pid that holds an exclusive ``flock`` on the file; None: nobody, or not known here."""
+    try:
+        status = path.stat()
+        locks = (proc / "locks").read_text()
+    except OSError:
+        return None
+    inode = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    for line in locks.splitlines():
+        # "1: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; a waiter's line has "->" and no lock.
+        fields = line.split()
+        if fields[1:2] == ["FLOCK"] and fields[3:4] == ["WRITE"] and fields[5] == inode and int(fields[4]) > 0:
+            return int(fields[4])
+    return None
