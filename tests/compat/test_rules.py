@@ -22,7 +22,7 @@ from tests.compat.builders import (
     service,
     view,
 )
-from toolkit.compat import book, cases
+from toolkit.compat import book, cases, judge
 from toolkit.compat.model import (
     Cache,
     Case,
@@ -202,6 +202,10 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
     "environment-untidy": (
         lambda: case(view(problems=(Problem("uninstall_leftover", "~orch"),))),
         lambda: case(view(problems=(Problem("pth_import", "x.pth"),))),
+    ),
+    "environment-opaque": (
+        lambda: case(view(problems=(Problem("interpreter_is_script", "python"),))),
+        lambda: case(view(problems=(Problem("interpreter_missing", "python"),))),
     ),
     "environment-not-read": (lambda: case(view(packages={}, read=False)), case),
     "dependency-conflict": (
@@ -609,3 +613,12 @@ def test_a_public_report_would_have_been_told_before_the_launch(report: str, rul
     sources = book.rules()[rule].source
     assert report in sources or (first in " ".join(sources) and any(number in each for each in sources))
     assert rule in findings(CASES[rule][0]())
+
+
+def test_a_flash_attn_file_that_no_installer_recorded_still_belongs_to_flash_attn() -> None:
+    name = "flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so"
+    file = binary(Mismatch("unreadable", GUILTY, None, "not an ELF file"), package=None, name=name)
+    packages: dict[str, str | None] = {"flash-attn": "2.6.3", "transformers": "4.51.0"}
+    found = judge.judge(case(view("flash", packages, binaries=binaries(file)))).findings
+    assert {each.id for each in found} >= {"binary-damaged", "flash-attn-breaks-server"}
+    assert all("flash-attn-2-cuda" not in each.fix for each in found)

@@ -135,6 +135,45 @@ def test_a_script_in_the_place_of_python_is_told(tmp_path: Path) -> None:
     assert [problem.kind for problem in found.problems] == ["interpreter_is_script"]
 
 
+def test_a_venv_without_its_python_is_broken_though_its_base_is_there(venv: Path) -> None:
+    (venv / "bin/python").unlink()
+    assert [problem.kind for problem in layout.locate(venv).problems] == ["interpreter_missing"]
+
+
+def test_a_venv_that_lost_its_config_is_told_for_python_then_takes_other_packages(venv: Path) -> None:
+    (venv / "bin/activate").write_text("")
+    assert layout.locate(venv / "bin/python").problems == ()
+    (venv / "pyvenv.cfg").unlink()
+    for place in (venv, venv / "bin/python"):
+        assert [problem.kind for problem in layout.locate(place).problems] == ["venv_config_missing"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [("python", b"no program", "interpreter_not_a_program"), ("python2.7", b"\x7fELF", "interpreter_too_old")],
+)
+def test_what_is_no_python_3_has_no_packages(tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    found = layout.locate(tmp_path / name)
+    assert [problem.kind for problem in found.problems] == [kind]
+    assert layout.folders(found, {}) == ()
+
+
+def test_a_python_is_never_given_the_packages_of_another_release_above_it(tmp_path: Path) -> None:
+    (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True)
+    (tmp_path / "own/bin").mkdir(parents=True)
+    (tmp_path / "own/bin/python3.9").write_bytes(b"\x7fELF")
+    found = layout.locate(tmp_path / "own/bin/python3.9")
+    assert (found.prefix, found.python_version, layout.folders(found, {})) == (tmp_path / "own", "3.9", ())
+
+
+def test_a_folder_with_nothing_in_it_is_told(tmp_path: Path) -> None:
+    assert [problem.kind for problem in layout.locate(tmp_path).problems] == ["nothing_installed"]
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("")
+    assert layout.locate(tmp_path).problems == ()
+
+
 @pytest.mark.parametrize("name", ["absent", "loop"])
 def test_what_is_not_there_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

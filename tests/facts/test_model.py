@@ -104,7 +104,8 @@ def test_wheels_have_code_for_later_minors_of_a_major_only() -> None:
     ("text", "number"),
     [
         ("sm_90", 90), ("sm90", 90), ("9.0", 90), ("90", 90), (" sm_90 ", 90), ("sm_90a", 90), ("12.0", 120),
-        ("sm_120f", 120), ("9", None), ("x", None), ("sm_900", None), ("999", None), ("\uff19\uff10", None), ("9.00", None),
+        ("sm_120f", 120), ("9", None), ("x", None), ("sm_900", None), ("999", None), ("9.00", None),
+        ("\uff19\uff10", None),
     ],
 )  # fmt: skip
 def test_compute_capabilities_as_people_write_them(text: str, number: int | None) -> None:

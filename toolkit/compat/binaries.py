@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.compat.model import FLASH_PACKAGES, SERVER_PACKAGES, Case, EnvironmentView, Hit, named, sm_of
+from toolkit.environments.extensions import Extension
 from toolkit.environments.fatbin import GpuCode
 from toolkit.environments.linking import Library
 from toolkit.environments.mismatch import Mismatch
@@ -42,7 +43,7 @@ def gone(case: Case) -> Iterator[Hit]:
     """Compiled files that an installer recorded and that are not there any more."""
     for view in case.environments.values():
         for lost in view.binaries.selection.missing if view.binaries else ():
-            package = lost.distribution or _package_of(lost.path)
+            package = _package_of(view, lost)
             values = {"package": package, "asked": "Its installer recorded it, and it is gone."}
             yield Hit("binary-damaged", short(lost.path), view.name, values, (str(lost.path),))
 
@@ -54,12 +55,14 @@ def _all(view: EnvironmentView) -> Iterator[tuple[str, Mismatch]]:
         yield "torch", found
     for binary in view.binaries.files:
         for found in binary.mismatches:
-            yield binary.extension.distribution or _package_of(binary.extension.path), found
+            yield _package_of(view, binary.extension), found
 
 
-def _package_of(path: Path) -> str:
-    """The package of a file that no installer recorded, by its name."""
-    return path.name.split(".")[0].replace("_", "-")
+def _package_of(view: EnvironmentView, extension: Extension) -> str:
+    """The distribution of a file; where no installer recorded it, by the name of its package: flash_attn_2_cuda.so."""
+    top = (extension.package or extension.path.name).split(".")[0].replace("_", "-").lower()
+    named = [name for name in view.packages if f"{top}-".startswith(f"{name}-")]
+    return extension.distribution or max(named, key=len, default=top)
 
 
 def rule_of(found: Mismatch) -> str:
@@ -180,7 +183,7 @@ def gpu_code(case: Case) -> Iterator[Hit]:
             yield _no_code("torch", "torch", case, view, torch_lacks, view.binaries.torch_gpu_code)
         for binary in view.binaries.files:
             if lacks := _lacking(gpus, binary.gpu_code):
-                package = binary.extension.distribution or _package_of(binary.extension.path)
+                package = _package_of(view, binary.extension)
                 yield _no_code(short(binary.extension.path), package, case, view, lacks, binary.gpu_code)
 
 

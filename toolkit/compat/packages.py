@@ -9,16 +9,20 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from toolkit.compat.model import SERVER_PACKAGES, Case, EnvironmentView, Hit, Role
+from toolkit.environments.model import Problem
 from toolkit.facts.model import version, within
 
 # Problems that leave no usable environment; the others are untidy.
 BROKEN = {
     "interpreter_missing": "its Python interpreter is missing",
     "base_interpreter_missing": "the Python it was made from is gone",
+    "interpreter_not_a_program": "its Python interpreter is no program",
+    "interpreter_too_old": "its interpreter is a Python 2",
+    "venv_config_missing": "its pyvenv.cfg is gone, so Python takes the packages of its base instead",
+    "nothing_installed": "it holds neither a Python nor a package",
     "site_folder_missing": "it has no folder of packages",
 }
 UNTIDY = {
-    "interpreter_is_script": "its interpreter is a script",
     "metadata_broken": "metadata cannot be read",
     "requirement_invalid": "a requirement cannot be read",
     "duplicate_metadata": "metadata of two versions of one package",
@@ -38,13 +42,18 @@ def environments(case: Case) -> Iterator[Hit]:
         if not view.read:
             yield Hit("environment-not-read", view.name, view.name)
         for problem in view.problems:
-            if problem.kind == "pth_import":  # every editable install has one
-                continue
-            broken = problem.kind in BROKEN
-            text = BROKEN.get(problem.kind) or UNTIDY.get(problem.kind, problem.kind.replace("_", " "))
-            values = {"problem": f"{text} ({problem.subject})", "detail": problem.detail or str(problem.path or text)}
-            rule = "environment-broken" if broken else "environment-untidy"
-            yield Hit(rule, problem.subject, view.name, values, (str(problem.path),) if problem.path else ())
+            if problem.kind == "interpreter_is_script":
+                script = view.executable or problem.path
+                yield Hit("environment-opaque", problem.subject, view.name, {"script": script})
+            elif problem.kind != "pth_import":  # every editable install has one
+                yield _problem(view, problem)
+
+
+def _problem(view: EnvironmentView, problem: Problem) -> Hit:
+    text = BROKEN.get(problem.kind) or UNTIDY.get(problem.kind, problem.kind.replace("_", " "))
+    values = {"problem": f"{text} ({problem.subject})", "detail": problem.detail or str(problem.path or text)}
+    rule = "environment-broken" if problem.kind in BROKEN else "environment-untidy"
+    return Hit(rule, problem.subject, view.name, values, (str(problem.path),) if problem.path else ())
 
 
 def conflicts(case: Case) -> Iterator[Hit]:

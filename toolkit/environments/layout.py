@@ -13,9 +13,10 @@ from pathlib import Path
 
 from toolkit.environments import elf, symbols
 from toolkit.environments.elf import DamagedError, FileReader
-from toolkit.environments.model import Folder, FolderKind, Layout, Problem
+from toolkit.environments.model import Folder, FolderKind, Layout, Problem, ProblemKind
 
 _RELEASE = re.compile(r"(?:lib)?python(3\.\d+)")
+_OLD_NAME = re.compile(r"python2(\.\d+)?")
 _CPYTHON_TAG = re.compile(r"\.cpython-3(\d+)-")
 MAX_CONFIG_BYTES = 64 << 10
 
@@ -39,8 +40,15 @@ def _locate_folder(folder: Path) -> Layout:
         return _venv(folder, folder / "pyvenv.cfg", _python_in(folder / "bin"))
     executable = _python_in(folder / "bin")
     if executable and _releases(folder):
-        return _installation(executable)
-    return Layout("folder", folder, python_version=_release_of_packages(folder))
+        return _locate_executable(executable)
+    problems = () if _has_packages(folder) else (Problem("nothing_installed", folder.name, folder),)
+    return Layout("folder", folder, python_version=_release_of_packages(folder), problems=problems)
+
+
+def _has_packages(folder: Path) -> bool:
+    """Whether anything here is what an installer leaves, or can be imported."""
+    patterns = ("*.dist-info", "*.egg-info", "*/__init__.py", "*.py", "*.so", "*/*.so", "*/*/*.so")
+    return any(next(folder.glob(pattern), None) for pattern in patterns)
 
 
 def _python_in(folder: Path) -> Path | None:
@@ -51,7 +59,12 @@ def _locate_executable(executable: Path) -> Layout:
     for folder in (executable.parent, executable.parent.parent):
         if (folder / "pyvenv.cfg").is_file():
             return _venv(folder, folder / "pyvenv.cfg", executable)
-    return _installation(executable)
+    found = _installation(executable)
+    place = executable.parent.parent
+    if executable.is_symlink() and (executable.parent / "activate").is_file() and found.prefix != place:
+        problem = Problem("venv_config_missing", place.name, place / "pyvenv.cfg")
+        return replace(found, problems=(*found.problems, problem))
+    return found
 
 
 def _venv(prefix: Path, config: Path, executable: Path | None) -> Layout:
@@ -61,7 +74,9 @@ def _venv(prefix: Path, config: Path, executable: Path | None) -> Layout:
     match = re.match(r"3(?:\.\d+){1,2}", version)
     releases = _releases(prefix)
     python_version = match[0] if match else (base.python_version if base else next(iter(releases), None))
-    missing = Problem("base_interpreter_missing", prefix.name, config, settings.get("home", ""))
+    problems = base.problems if base else (_no_base(prefix, config, settings),)
+    if executable is None and base:
+        problems += (Problem("interpreter_missing", "python", prefix / "bin/python"),)
     return Layout(
         "venv",
         prefix,
@@ -71,8 +86,12 @@ def _venv(prefix: Path, config: Path, executable: Path | None) -> Layout:
         python_version,
         base.machine if base else None,
         settings.get("include-system-site-packages", "").lower() == "true",
-        base.problems if base else (missing,),
+        problems,
     )
+
+
+def _no_base(prefix: Path, config: Path, settings: Mapping[str, str]) -> Problem:
+    return Problem("base_interpreter_missing", prefix.name, config, settings.get("home", ""))
 
 
 def _settings(config: Path) -> dict[str, str]:
@@ -97,13 +116,32 @@ def _base_of(settings: Mapping[str, str], executable: Path | None) -> Layout | N
 def _installation(executable: Path) -> Layout:
     """The layout of a Python that is no venv: conda's, the system's, or one of its own."""
     real = executable.resolve()
-    prefix = next((folder for folder in real.parents if _releases(folder)), real.parent.parent)
+    prefix = _prefix_of(real)
     file = elf.read(real)
-    if file.error and _starts_with(real, b"#!"):
-        problem = Problem("interpreter_is_script", executable.name, real)
-        return Layout("missing", prefix, executable, problems=(problem,))
+    kind = _no_interpreter(real)
+    if kind:
+        return Layout("missing", prefix, executable, problems=(Problem(kind, executable.name, real),))
     layout = Layout("conda" if (prefix / "conda-meta").is_dir() else "system", prefix, executable, prefix, executable)
     return replace(layout, python_version=_version(real, file, prefix), machine=file.machine)
+
+
+def _prefix_of(real: Path) -> Path:
+    """The nearest folder above that has the library of this very release, if the file's name tells one."""
+    named = _RELEASE.fullmatch(real.name)
+    for folder in real.parents:
+        releases = _releases(folder)
+        if releases and (named is None or named[1] in releases):
+            return folder
+    return real.parent.parent
+
+
+def _no_interpreter(real: Path) -> ProblemKind | None:
+    """Why a file cannot be a Python 3; None: it may be one."""
+    if _starts_with(real, b"#!"):
+        return "interpreter_is_script"
+    if not _starts_with(real, b"\x7fELF"):
+        return "interpreter_not_a_program"
+    return "interpreter_too_old" if _OLD_NAME.fullmatch(real.name) else None
 
 
 def _version(real: Path, file: elf.ElfFile, prefix: Path) -> str | None:

@@ -13,6 +13,10 @@ FolderKind = Literal["pythonpath", "user", "site", "dist", "pth", "target", "edi
 ProblemKind = Literal[
     "interpreter_missing",
     "interpreter_is_script",
+    "interpreter_not_a_program",
+    "interpreter_too_old",
+    "venv_config_missing",
+    "nothing_installed",
     "base_interpreter_missing",
     "site_folder_missing",
     "metadata_broken",
