@@ -153,3 +153,34 @@ def test_only_variables_that_rules_ask_about_are_kept() -> None:
 def test_a_pipe_directory_that_is_gone_is_told(tmp_path: Path) -> None:
     assert surroundings.mps({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "gone")}, None).exists is False
     assert surroundings.mps({}, None).pipe_directory is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[]", "1", '{"a": 1}', '{"a": {}}', '{"a": {"data_offsets": null}}', '{"a": {"data_offsets": [1]}}',
+        '{"a": {"data_offsets": [0, "x"]}}', '{"a": {"data_offsets": [0, 1e400]}}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_header_of_another_form_is_damaged(tmp_path: Path, header: str) -> None:
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    assert surroundings.model_folder(tmp_path).faults == ("model.safetensors has a damaged header",)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "config.json", "model.safetensors.index.json"):
+        os.mkfifo(tmp_path / name)
+    faults = surroundings.model_folder(tmp_path).faults
+    assert faults == ("model.safetensors.index.json cannot be read", "model.safetensors is no file")
+    assert surroundings.engine_folder("e", tmp_path).config_error == "cannot be read"
+
+
+def test_a_shard_whose_name_can_be_no_name_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x\0y"}}))
+    assert surroundings.model_folder(tmp_path).faults == ("x\0y is missing",)
+
+
+@pytest.mark.parametrize("row", [1, None, "size", {"size": "8"}, [8]])
+def test_a_manifest_of_another_form_records_nothing(tmp_path: Path, row: object) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": {"rank0.engine": row}}))
+    assert surroundings.engine_folder("e", tmp_path).recorded == {}

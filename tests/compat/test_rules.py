@@ -123,6 +123,12 @@ def coherent(*allowed: int) -> Case:
     return case(on=host(gpu(gpu_numa_id=2), numa=nodes, mems_allowed=allowed))
 
 
+def shared_out(tp_size: int) -> Case:
+    model = ModelFolder(Path("/models/qwen"), config={"num_attention_heads": 28})
+    services = {"llm": service("vllm", tp_size=tp_size, gpus=tp_size)}
+    return case(services=services, around=Surroundings(models={"llm": model}))
+
+
 def long_model(wanted: int) -> Case:
     model = ModelFolder(Path("/m"), config={"max_position_embeddings": 4096})
     services = {"v": service("vllm", model="m", options={"max_model_len": wanted})}
@@ -370,6 +376,7 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: serving(engine(), options={"max_seq_len": 2048}),
     ),
     "model-length": (lambda: long_model(8192), lambda: long_model(4096)),
+    "parallel-divides-model": (lambda: shared_out(tp_size=8), lambda: shared_out(tp_size=4)),
     "kv-reuse-paged-fmha": (
         lambda: unpaged(enable_block_reuse=True),
         lambda: serving(engine(), options={"enable_block_reuse": True}),

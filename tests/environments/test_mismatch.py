@@ -134,3 +134,9 @@ def test_an_unreadable_file_is_told() -> None:
 )
 def test_the_name_of_a_library_tells_whose_it_is(name: str, owner: Owner | None) -> None:
     assert mismatch.library_owner(name) == owner
+
+
+def test_beside_a_library_that_cannot_be_read_no_symbol_is_called_missing() -> None:
+    resolution = Resolution(FILE, unresolved=(lacking(ERROR_OLD),), errors=((FILE.with_name("libc10.so"), "ended"),))
+    (found,) = mismatch.find(resolution, torch("new"))
+    assert (found.reason, found.guilty.name) == ("unreadable", "libc10.so")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -97,3 +98,10 @@ def test_the_package_that_an_import_would_take_is_found_by_order(venv: Path, sit
     environment = reading.read(venv, environ={"PYTHONPATH": str(tmp_path / "first")})
     assert environment.package_folder("package") == tmp_path / "first/package"
     assert environment.package_folder("absent") is None
+
+
+def test_a_pipe_in_the_place_of_metadata_is_not_waited_for(venv: Path, site: Path) -> None:
+    (site / "a-1.0.dist-info").mkdir()
+    os.mkfifo(site / "a-1.0.dist-info/METADATA")
+    os.mkfifo(site / "a.pth")
+    assert kinds(reading.read(venv)) == ["metadata_broken"]

@@ -176,7 +176,7 @@ def gather(
 
 
 def _folders(variables: Mapping[str, str]) -> list[Path]:
-    return [Path(variables[name]) for name in surroundings.CACHES if name in variables and name != "HF_HOME"]
+    return [Path(variables[name]) for name in surroundings.CACHES if variables.get(name) and name != "HF_HOME"]
 
 
 def _ours(home: Home, deployment: LoadedDeployment, port: int) -> bool:

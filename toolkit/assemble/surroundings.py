@@ -91,27 +91,34 @@ def _bad_header(path: Path) -> str | None:
     if size is None:
         return f"{path.name} is a link to nothing"
     try:
+        if not path.is_file():  # a pipe would be waited for without end
+            return f"{path.name} is no file"
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
                 return f"{path.name} ends inside its header"
-            header = json.loads(file.read(length))
-    except (OSError, ValueError):
+            end = 8 + length + _end_of_data(json.loads(file.read(length)))
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError):
         return f"{path.name} has a damaged header"
-    ends = [each["data_offsets"][1] for each in header.values() if isinstance(each, dict) and "data_offsets" in each]
-    return f"{path.name} is shorter than its header says" if ends and 8 + length + max(ends) > size else None
+    return f"{path.name} is shorter than its header says" if end > size else None
+
+
+def _end_of_data(header: Any) -> int:
+    """Where the last tensor ends behind the header; whatever is not of that form raises."""
+    offsets = [each["data_offsets"] for name, each in header.items() if name != "__metadata__"]
+    return max((int(start_end[1]) for start_end in offsets), default=0)
 
 
 def _size(path: Path) -> int | None:
     try:
         return path.stat().st_size
-    except OSError:
+    except (OSError, ValueError):  # a name with a NUL in it
         return None
 
 
 def _json(path: Path) -> dict[str, Any] | None:
     with suppress(OSError, ValueError, RecursionError):
-        if path.stat().st_size <= MAX_JSON_BYTES:
+        if path.is_file() and path.stat().st_size <= MAX_JSON_BYTES:
             found = json.loads(path.read_bytes())
             return found if isinstance(found, dict) else None
     return None
@@ -124,7 +131,9 @@ def engine_folder(name: str, folder: Path) -> EngineFolder:
     manifest = _json(folder / "manifest.json")
     ranks = {match[1]: path for path in sorted(folder.glob("*.engine")) if (match := RANK.fullmatch(path.name))}
     rows = (manifest or {}).get("files")
-    recorded = {key: row["size"] for key, row in rows.items() if "size" in row} if isinstance(rows, dict) else {}
+    sizes = (
+        {key: row.get("size") for key, row in rows.items() if isinstance(row, dict)} if isinstance(rows, dict) else {}
+    )
     return EngineFolder(
         name,
         folder,
@@ -132,7 +141,7 @@ def engine_folder(name: str, folder: Path) -> EngineFolder:
         None if found is not None else "cannot be read" if config.exists() else "is missing",
         {rank: size for rank, path in ranks.items() if (size := _size(path)) is not None},
         tuple(rank for rank, path in ranks.items() if not os.access(path, os.R_OK)),
-        {key: size for key, size in recorded.items() if key.endswith(".engine")},
+        {key: size for key, size in sizes.items() if isinstance(size, int) and key.endswith(".engine")},
         manifest,
     )
 
@@ -243,7 +252,7 @@ def triton_models(repository: Path) -> tuple[TritonModel, ...]:
 
 def _triton(path: Path) -> TritonModel:
     try:
-        text = re.sub(r"#[^\n]*", "", path.read_text(errors="replace"))
+        text = re.sub(r"#[^\n]*", "", path.read_text(errors="replace")) if path.is_file() else ""
     except OSError:
         text = ""
     instances = re.findall(r"instance_group\s*:?\s*\[(.*?)\]\s*(?=\n\S|\Z)", text, re.DOTALL)

@@ -20,6 +20,7 @@ LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "m
 LENGTH_OPTIONS = ("max_model_len", "max-model-len", "max_seq_len", "context_length", "context-length")
 REUSE_OPTIONS = ("enable_block_reuse", "enable_kv_cache_reuse", "kv_cache_reuse")
 CHUNK_OPTIONS = ("enable_chunked_context", "enable_chunked_prefill")
+MAX_RANKS = 4096  # more is a damaged config.json
 SAFE_INPUT_TOKENS = 2048  # the bound the fix names; its workspace is small beside any model
 UNFUSED_BYTES = 4  # scores and their softmax, 16 bits each
 
@@ -69,7 +70,7 @@ def complete(case: Case) -> Iterator[Hit]:
 def _missing(engine: EngineFolder) -> list[str]:
     if engine.config_error:
         return [f"config.json {engine.config_error}"]
-    wanted = [f"rank{rank}.engine" for rank in range(world_size(engine) or 0)]
+    wanted = [f"rank{rank}.engine" for rank in range(min(world_size(engine) or 0, MAX_RANKS))]
     gone = [f"{name} is missing" for name in wanted if name not in engine.ranks]
     empty = [f"{name} is empty" for name, size in engine.ranks.items() if size == 0]
     other = [
@@ -195,6 +196,15 @@ def lengths(case: Case) -> Iterator[Hit]:
             if isinstance(wanted, int) and isinstance(limit, int) and wanted > limit:
                 values = {"option": name, "wanted": wanted, "limit": limit}
                 yield Hit("model-length", role.name, role.environment, values)
+
+
+def divisible(case: Case) -> Iterator[Hit]:
+    """A tensor parallel size that does not divide the attention heads of the model; vLLM alone is known to refuse it."""
+    for role in case.roles:
+        model, size = case.surroundings.models.get(role.name), role.service.tp_size if role.service else 1
+        heads = ((model.config if model else None) or {}).get("num_attention_heads")
+        if role.runtime == "vllm" and isinstance(heads, int) and heads % size:
+            yield Hit("parallel-divides-model", role.name, role.environment, {"heads": heads, "tp": size})
 
 
 def features(role: Role, engine: EngineFolder | None, recipe: Recipe | None) -> dict[str, bool]:
@@ -362,6 +372,7 @@ RULES = {
     "engine-world-size": ranks,
     "engine-limits": limits,
     "model-length": lengths,
+    "parallel-divides-model": divisible,
     "fused-attention-off": attention,
     "fp8-fmha-architecture": kernels,
     "fmha-head-size": head_sizes,

@@ -39,7 +39,7 @@ def _locate_folder(folder: Path) -> Layout:
     if (folder / "pyvenv.cfg").is_file():
         return _venv(folder, folder / "pyvenv.cfg", _python_in(folder / "bin"))
     executable = _python_in(folder / "bin")
-    if executable and _releases(folder):
+    if executable:
         return _locate_executable(executable)
     problems = () if _has_packages(folder) else (Problem("nothing_installed", folder.name, folder),)
     return Layout("folder", folder, python_version=_release_of_packages(folder), problems=problems)
@@ -283,6 +283,8 @@ def is_folder(path: Path) -> bool:
 
 def _text(path: Path, limit_bytes: int) -> str:
     try:
+        if not path.is_file():  # a pipe would be waited for without end
+            return ""
         with path.open("rb") as file:
             return file.read(limit_bytes).decode("utf-8", "replace")
     except OSError:

@@ -199,6 +199,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path, limit_bytes: int = MAX_HEADER_BYTES) -> str | None:
     try:
+        if not path.is_file():  # a pipe would be waited for without end
+            return None
         with path.open("rb") as file:
             return file.read(limit_bytes).decode("utf-8", "replace")
     except OSError:

@@ -57,11 +57,14 @@ class Mismatch:
 
 
 def find(resolution: Resolution, torch: TorchFacts | None, stated: Iterable[Origin] = ()) -> tuple[Mismatch, ...]:
-    """Every reason why a resolved file does not fit, the strongest evidence first; empty: it fits."""
+    """Every reason why a resolved file does not fit, the strongest evidence first; empty: it fits.
+
+    Where a library cannot be read, what it exports is not known, so that no symbol is called missing.
+    """
     told = tuple(stated)
     return (
         *(Mismatch("unreadable", path, None, why) for path, why in resolution.errors),
-        *_by_symbols(resolution, torch, told),
+        *(() if resolution.errors else _by_symbols(resolution, torch, told)),
         *_by_libraries(resolution, torch, told),
         *_by_versions(resolution),
     )
