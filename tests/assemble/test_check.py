@@ -157,3 +157,14 @@ def test_an_environment_whose_python_is_gone_is_a_finding_not_a_crash(tmp_path) 
     report = check.check_environments({"x": tmp_path / "env"}, HOST, {})
     assert report.verdict == "incompatible"
     assert report.findings[0].id == "environment-broken"
+
+
+def test_an_mps_folder_that_a_service_is_told_is_the_one_that_counts(tmp_path: Path) -> None:
+    venv(tmp_path / "env")
+    (tmp_path / "deploy.yaml").write_text(
+        "version: 1\nname: test\nenvironments:\n  web: {python: env/bin/python}\nservices:\n  web: {runtime: command, "
+        'environment: web, argv: [sleep, "1"], ready: {log: ok}, env: {CUDA_MPS_PIPE_DIRECTORY: /nowhere}}\n'
+    )
+    report = ask(load.deployment(tmp_path / "deploy.yaml"), tmp_path, CUDA_MPS_PIPE_DIRECTORY=str(tmp_path))
+    (found,) = [each for each in report.findings if each.id == "mps-daemon"]
+    assert "/nowhere" in found.what

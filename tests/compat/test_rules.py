@@ -629,3 +629,18 @@ def test_a_flash_attn_file_that_no_installer_recorded_still_belongs_to_flash_att
     found = judge.judge(case(view("flash", packages, binaries=binaries(file)))).findings
     assert {each.id for each in found} >= {"binary-damaged", "flash-attn-breaks-server"}
     assert all("flash-attn-2-cuda" not in each.fix for each in found)
+
+
+def test_a_config_that_speaks_of_absurd_ranks_is_told_in_few_words() -> None:
+    vast, negative = serving(engine(config(world=10**9))), serving(engine(config(world=-3)))
+    assert len(findings(vast)["engine-complete"].what) < 300
+    assert "engine-world-size" not in findings(negative)
+
+
+def test_of_environments_that_were_not_read_nothing_is_said_but_that() -> None:
+    unread = case(
+        view("a", {}, read=False), view("b", {}, read=False),
+        services={"x": service(environment="a"), "y": service(environment="b")},
+    )  # fmt: skip
+    (pair,) = judge.judge(unread).pairs
+    assert (pair.closest, pair.why) == ("same-host", "Their environments were not read.")

@@ -132,6 +132,14 @@ def test_damaged_side_files_cost_only_themselves(tmp_path: Path) -> None:
     assert found["package"].editable is None
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "file:///a%00b", "", "//["])
+def test_an_address_that_is_none_costs_only_itself(tmp_path: Path, url: str) -> None:
+    info = install(tmp_path, "package")
+    (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
+    found, _ = read(tmp_path)
+    assert found["package"].version == "1.0"
+
+
 def test_a_long_description_is_no_header(tmp_path: Path) -> None:
     info = install(
         tmp_path, "package", headers=["License: some", "         ", "        text", "Requires-Python: >=3.9"]

@@ -100,6 +100,14 @@ def test_the_package_that_an_import_would_take_is_found_by_order(venv: Path, sit
     assert environment.package_folder("absent") is None
 
 
+@pytest.mark.parametrize("row", ["a\0b.so,,", f"a.so,,{'9' * 5000}", "../../../../etc/passwd.so,,", "/dev/zero.so,,"])
+def test_no_line_of_an_installers_record_is_too_strange(venv: Path, site: Path, row: str) -> None:
+    (install(site, "odd") / "RECORD").write_text(row + "\n")
+    files = environments.Files()
+    environment = environments.read(venv, files=files)
+    assert environments.read_binaries(environment, files=files).files == ()
+
+
 def test_a_pipe_in_the_place_of_metadata_is_not_waited_for(venv: Path, site: Path) -> None:
     (site / "a-1.0.dist-info").mkdir()
     os.mkfifo(site / "a-1.0.dist-info/METADATA")

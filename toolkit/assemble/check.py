@@ -170,7 +170,7 @@ def gather(
         caches=surroundings.caches({**own, "HOME": "/nonexistent"}, _text(Path("/proc/self/mountinfo"))),
         triton=tuple(each for folder in repositories for each in surroundings.triton_models(folder)),
         ports=tuple(PortHolder(port, owner) for port, owner in taken.items() if not _ours(home, deployment, port)),
-        mps=surroundings.mps(environ, host.mps_daemon),
+        mps=surroundings.mps({**environ, **own}, host.mps_daemon),  # what a service is told is what it gets
         unbuilt=tuple(name for name in found.engines if name not in engines),
     )
 

@@ -20,6 +20,7 @@ LIMITS = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "m
 LENGTH_OPTIONS = ("max_model_len", "max-model-len", "max_seq_len", "context_length", "context-length")
 REUSE_OPTIONS = ("enable_block_reuse", "enable_kv_cache_reuse", "kv_cache_reuse")
 CHUNK_OPTIONS = ("enable_chunked_context", "enable_chunked_prefill")
+SHOWN = 4
 MAX_RANKS = 4096  # more is a damaged config.json
 SAFE_INPUT_TOKENS = 2048  # the bound the fix names; its workspace is small beside any model
 UNFUSED_BYTES = 4  # scores and their softmax, 16 bits each
@@ -62,7 +63,8 @@ def complete(case: Case) -> Iterator[Hit]:
     for role, engine in served(case):
         missing = _missing(engine)
         if missing:
-            yield _again(case, role, engine, "engine-complete", {"missing": ", ".join(missing)})
+            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            yield _again(case, role, engine, "engine-complete", {"missing": ", ".join(missing[:SHOWN]) + more})
         elif engine.config is not None and (lacks := _foreign(engine.config)):
             yield _again(case, role, engine, "engine-config-schema", {"missing": lacks})
 
@@ -94,10 +96,10 @@ def world_size(engine: EngineFolder) -> int | None:
     """How many ranks the engine was built for; None: it does not say."""
     mapping = _section(engine, "pretrained_config", "mapping")
     found = mapping.get("world_size")
-    if isinstance(found, int):
-        return found
     sizes = [mapping.get(key, 1) for key in ("tp_size", "pp_size", "cp_size")]
-    return math.prod(sizes) if mapping and all(isinstance(each, int) for each in sizes) else None
+    if not isinstance(found, int) and all(isinstance(each, int) for each in sizes):
+        found = math.prod(sizes)
+    return found if mapping and isinstance(found, int) and found > 0 else None
 
 
 def releases(case: Case) -> Iterator[Hit]:
@@ -199,7 +201,7 @@ def lengths(case: Case) -> Iterator[Hit]:
 
 
 def divisible(case: Case) -> Iterator[Hit]:
-    """A tensor parallel size that does not divide the attention heads of the model; vLLM alone is known to refuse it."""
+    """A tensor parallel size that does not divide the attention heads of the model: vLLM refuses it, others may pad."""
     for role in case.roles:
         model, size = case.surroundings.models.get(role.name), role.service.tp_size if role.service else 1
         heads = ((model.config if model else None) or {}).get("num_attention_heads")

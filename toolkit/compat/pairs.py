@@ -230,7 +230,7 @@ def _role_pair(case: Case, one: Role, other: Role, findings: tuple[Finding, ...]
         return Pair(
             one.name, other.name, "same-env", _budgets(one, other), "They run in one environment.", "the deployment"
         )
-    if first is None or second is None:
+    if first is None or second is None or not (first.read and second.read):
         return Pair(one.name, other.name, "same-host", (), "Their environments were not read.", "coexist host --record")
     found = _apart_by(first, second)
     if not found:

@@ -22,7 +22,7 @@ PACKAGES = re.compile(
 TORCH_LIBRARY = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 # Private copies that a package's own files bring in; they are judged through those.
 PRIVATE = re.compile(r"(?:^|/)(?:[\w.-]+\.libs|nvidia|torch/lib|torch/bin|torch/test)/")
-RECORD_LINE = re.compile(r'^"?([^",\n]+\.so(?:\.[\w.]*)?)"?,([^,\n]*),(\d*)\r?$', re.MULTILINE)
+RECORD_LINE = re.compile(r'^"?([^",\n]+\.so(?:\.[\w.]*)?)"?,([^,\n]*),(\d{0,18})\r?$', re.MULTILINE)
 CPYTHON_TAG = re.compile(r"\.cpython-3(\d+)t?-")
 SHARED = re.compile(r".+\.so(?:\.\d+)*")
 MAX_FILES = 20_000

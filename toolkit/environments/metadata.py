@@ -11,7 +11,7 @@ from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -166,21 +166,30 @@ def _editable(origin: dict[str, Any]) -> Path | None:
     info = origin.get("dir_info")
     url = origin.get("url")
     if isinstance(info, dict) and info.get("editable") is True and isinstance(url, str):
-        return Path(unquote(urlsplit(url).path))
+        parts = _split(url)
+        return Path(unquote(parts.path)) if parts else None
     return None
 
 
 def _url(origin: dict[str, Any]) -> str | None:
     url = origin.get("url")
-    if not isinstance(url, str):
+    parts = _split(url) if isinstance(url, str) else None
+    if parts is None:
         return None
-    parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # credentials stay out
+
+
+def _split(url: str) -> SplitResult | None:
+    try:
+        return urlsplit(url)
+    except ValueError:  # brackets that hold no address
+        return None
 
 
 def record_text(distribution: Distribution) -> str:
     """The installer's list of files (RECORD); empty where it wrote none."""
-    return _read_text(distribution.metadata / "RECORD", MAX_RECORD_BYTES) or ""
+    text = _read_text(distribution.metadata / "RECORD", MAX_RECORD_BYTES) or ""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")  # no name of a file has a NUL
 
 
 def conda_packages(prefix: Path) -> tuple[CondaPackage, ...]:
