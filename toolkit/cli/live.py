@@ -98,10 +98,10 @@ async def _run(stage: Stage, screen: Screen, exit_when_ready: bool, timeout_s: f
         ready = not interrupts and supervisor.readiness()["ready"]
         if ready:
             _show_ready(supervisor, stage, exit_when_ready, as_json)
-        if not exit_when_ready:
+        if ready and not exit_when_ready:
             await supervisor.wait_stopped()
         screen.say("draining and stopping")
-    if not ready:  # Ctrl-C, or 'coexist down' from elsewhere
+    if not ready:  # Ctrl-C, or 'coexist down' or 'stop' from elsewhere
         raise click.Abort
     return INTERRUPTED if signal.SIGINT in interrupts else 0
 
