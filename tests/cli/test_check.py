@@ -86,7 +86,15 @@ def test_what_a_person_mistypes_is_an_error_with_the_next_step(coexist, argv, wo
 
 
 @pytest.mark.parametrize(
-    "argv", [(), ("--gpu", "sm_90", "--matrix"), ("--matrix", "--smoke"), ("a.yaml", "--versions", "torch=2.4.0")]
+    "argv",
+    [
+        (),
+        ("--gpu", "sm_90", "--matrix"),
+        ("--matrix", "--smoke"),
+        ("a.yaml", "--versions", "torch=2.4.0"),
+        ("--smoke", "--host", "host.json"),
+        ("--versions", "torch=2.4.0", "--gpu", "sm_90", "--host", "host.json"),
+    ],
 )
 def test_no_question_or_two_is_wrong_usage(coexist, argv):
     assert coexist("check", *argv, "--json").code == 2

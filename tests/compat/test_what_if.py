@@ -106,6 +106,18 @@ def test_without_a_torch_the_driver_is_held_against_the_cuda_of_the_release() ->
     assert "driver-cuda-version" not in ids(ask(tensorrt_llm="0.12.0", driver="555.42.02"))
 
 
+@pytest.mark.parametrize(
+    ("cuda", "fits"), [("12.6", True), ("12.6.3", True), ("12", True), ("12.4", False), ("13", False)]
+)
+def test_a_torch_of_one_cuda_is_not_judged_with_another(cuda: str, fits: bool) -> None:
+    named = {"torch": "2.6.0+cu126", "cuda": cuda}
+    if fits:
+        assert cases.what_if(FACTS, named, None)
+    else:
+        with pytest.raises(ToolkitError, match=r"built with CUDA 12\.6"):
+            cases.what_if(FACTS, named, None)
+
+
 def test_two_spellings_of_one_package_are_refused() -> None:
     with pytest.raises(ToolkitError, match="torch is named twice"):
         cases.what_if(FACTS, {"torch": "2.4.0", "pytorch": "2.5.0"}, None)

@@ -57,7 +57,7 @@ def check_command(  # noqa: PLR0917  one name per option
         "CONFIG": config, "--env": environments, "--versions": versions, "--matrix": matrix, "--explain": explain,
         "--smoke": smoke,
     }  # fmt: skip
-    _one_question([name for name, value in asked.items() if value], gpu)
+    _one_question([name for name, value in asked.items() if value], gpu, host_file)
     if explain is not None:
         return _explain(explain, as_json)
     if matrix:
@@ -67,7 +67,7 @@ def check_command(  # noqa: PLR0917  one name per option
     return _tell(_report(config, environments, versions, gpu, host_file), as_json)
 
 
-def _one_question(asked: list[str], gpu: str | None) -> None:
+def _one_question(asked: list[str], gpu: str | None, host_file: Path | None) -> None:
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} are different questions: ask one of them", code="usage")
     if not asked:
@@ -75,6 +75,8 @@ def _one_question(asked: list[str], gpu: str | None) -> None:
         raise UsageError("nothing to check: give CONFIG, --env, --versions, --matrix, --explain or --smoke", hint=hint)
     if gpu is not None and asked != ["--versions"]:
         raise UsageError("--gpu belongs to --versions; a deployment is checked for --host or this host", code="usage")
+    if host_file is not None and (gpu is not None or asked[0] in {"--matrix", "--explain", "--smoke"}):
+        raise UsageError(f"--host does not go with {'--gpu' if gpu is not None else asked[0]}", code="usage")
 
 
 def _report(

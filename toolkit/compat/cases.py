@@ -99,6 +99,7 @@ def what_if(facts: Facts, versions: Mapping[str, str], gpu: str | None, host: Ho
     """
     packages, settings = _sorted(versions)
     torch = packages.get("torch")
+    _refuse_two_cudas(torch, settings.get("cuda"))
     view = EnvironmentView(
         WHAT_IF,
         python=settings.get("python"),
@@ -135,6 +136,14 @@ def _sorted(versions: Mapping[str, str]) -> tuple[dict[str, str | None], dict[st
 def _unknown(written: str, name: str) -> ToolkitError:
     hint = suggestion(name, (*PACKAGES, *SETTINGS))
     return ToolkitError(f"nothing is known of '{written}'", "--versions", hint, code="package")
+
+
+def _refuse_two_cudas(torch: str | None, cuda: str | None) -> None:
+    """Raises: ToolkitError when a torch such as 2.6.0+cu126 is named with another CUDA."""
+    own, given = version(_cuda_of(torch)), version(cuda)
+    if own and given and any(one != other for one, other in zip(own.release, given.release, strict=False)):
+        hint = "Leave cuda= out, or name the torch of that CUDA."
+        raise ToolkitError(f"torch {torch} is built with CUDA {own}, not {given}", "--versions", hint, code="version")
 
 
 def _cuda_of(torch: str | None) -> str | None:
