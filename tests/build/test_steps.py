@@ -123,7 +123,8 @@ sys.exit(3)
         wait_until(lambda pid=pid: gone(pid))
 
 
-def test_ctrl_c_leaves_no_process_behind(log: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_behind(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.build.steps._TERM_GRACE_S", 0.2)
     pids = tmp_path / "pids"
     code = f"""
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

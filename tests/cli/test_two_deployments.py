@@ -13,7 +13,7 @@ from tests.ports import free_ports
 from toolkit.units import format_cpu_list
 
 ALLOWED = sorted(os.sched_getaffinity(0))
-RACERS = 8
+RACERS = 4
 
 
 @pytest.fixture
