@@ -262,6 +262,10 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: versions(tensorrt_llm="0.18.1", torch="2.6.0"),
         lambda: versions(tensorrt_llm="0.17.0", torch="2.6.0"),
     ),
+    "gpu-not-named": (
+        lambda: cases.what_if(FACTS, {"tensorrt-llm": "0.12.0"}, None),
+        lambda: versions(tensorrt_llm="0.12.0"),
+    ),
     "package-facts-unknown": (
         lambda: versions(vllm="0.9.0", torch="2.7.0"),
         lambda: versions(torch="2.7.0", cuda="12.8"),
@@ -637,10 +641,15 @@ def test_a_config_that_speaks_of_absurd_ranks_is_told_in_few_words() -> None:
     assert "engine-world-size" not in findings(negative)
 
 
-def test_of_environments_that_were_not_read_nothing_is_said_but_that() -> None:
-    unread = case(
-        view("a", {}, read=False), view("b", {}, read=False),
+@pytest.mark.parametrize(
+    "unread",
+    [{"read": False}, {"problems": (Problem("interpreter_is_script", "python"),)}],
+    ids=["elsewhere", "script"],
+)
+def test_of_environments_that_were_not_read_nothing_is_said_but_that(unread: dict[str, Any]) -> None:
+    both = case(
+        view("a", {}, **unread), view("b", {}, **unread),
         services={"x": service(environment="a"), "y": service(environment="b")},
     )  # fmt: skip
-    (pair,) = judge.judge(unread).pairs
+    (pair,) = judge.judge(both).pairs
     assert (pair.closest, pair.why) == ("same-host", "Their environments were not read.")

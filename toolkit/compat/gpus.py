@@ -214,6 +214,14 @@ def enough(case: Case) -> Iterator[Hit]:
             yield Hit("ranks-per-host", role.name, role.environment, {"ranks": role.ranks, "count": size})
 
 
+def not_named(case: Case) -> Iterator[Hit]:
+    """A what-if about packages for GPUs without any GPU."""
+    for view in case.environments.values() if not (case.host and case.host.gpus) else ():
+        packages = [name for name in ("tensorrt-llm", *view.flash_packages) if view.has(name)]
+        if view.hypothetical and packages:
+            yield Hit("gpu-not-named", view.name, view.name, {"packages": " and ".join(packages)})
+
+
 def visible(case: Case) -> Iterator[Hit]:
     """GPUs that a service names and that are not there."""
     for role in case.roles:
@@ -366,6 +374,7 @@ RULES = {
     "torch-cuda": torch_cuda,
     "driver-cuda-version": driver,
     "no-gpu": enough,
+    "gpu-not-named": not_named,
     "device-visible": visible,
     "mig-tensor-parallel": mig,
     "compute-mode": compute_mode,

@@ -230,7 +230,7 @@ def _role_pair(case: Case, one: Role, other: Role, findings: tuple[Finding, ...]
         return Pair(
             one.name, other.name, "same-env", _budgets(one, other), "They run in one environment.", "the deployment"
         )
-    if first is None or second is None or not (first.read and second.read):
+    if first is None or second is None or not (_was_read(first) and _was_read(second)):
         return Pair(one.name, other.name, "same-host", (), "Their environments were not read.", "coexist host --record")
     found = _apart_by(first, second)
     if not found:
@@ -239,6 +239,10 @@ def _role_pair(case: Case, one: Role, other: Role, findings: tuple[Finding, ...]
     closest, reason = _device(case, one, other)
     needs = ("separate_environments", *_budgets(one, other))
     return Pair(one.name, other.name, closest, needs, f"{found}. {reason}", "Requires-Dist and files of both")
+
+
+def _was_read(view: EnvironmentView) -> bool:
+    return view.read and all(problem.kind != "interpreter_is_script" for problem in view.problems)
 
 
 def _stopped(role: Role, findings: tuple[Finding, ...]) -> Finding | None:
