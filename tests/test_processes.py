@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from toolkit import processes
 from toolkit.processes import Identity, ProcessId, Stat, is_alive, lock_holder, start_time, this_process
 
@@ -129,3 +131,13 @@ def test_a_waiter_is_not_taken_for_the_holder(tmp_path: Path) -> None:
     locks = [f"1: -> FLOCK  ADVISORY  WRITE 12 {inode} 0 EOF", f"1: FLOCK  ADVISORY  READ  13 {inode} 0 EOF"]
     (tmp_path / "locks").write_text("\n".join(locks) + "\n")
     assert lock_holder(path, tmp_path) is None
+
+
+def test_a_process_that_proc_hides_is_neither_alive_nor_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    hidden = dataclasses.replace(this_process(), pid=1 << 22)
+    assert processes.is_alive(hidden) is False
+    monkeypatch.setattr(processes.os, "kill", refuse)
+    assert processes.is_alive(hidden) is None

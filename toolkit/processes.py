@@ -155,12 +155,25 @@ def this_process(proc: Path = PROC) -> ProcessId:
 
 
 def is_alive(process: ProcessId, proc: Path = PROC) -> bool | None:
-    """Whether that process still runs; None: it counts its pids in another namespace, so we cannot know."""
+    """Whether that process still runs; None: we cannot know (another pid namespace, or /proc hides other users)."""
     if process.boot_id != boot_id(proc):
         return False
-    if process.pid_namespace != pid_namespace(proc):
+    if process.pid_namespace != pid_namespace(proc) or _is_hidden(process.pid, proc):
         return None
     return start_time(process.pid, proc) == process.start_time
+
+
+def _is_hidden(pid: int, proc: Path) -> bool:
+    """Whether the process is there although /proc does not show it (mounted with ``hidepid``)."""
+    if stat(pid, proc) is not None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False  # ours, and it ended between the two looks
 
 
 def lock_holder(path: Path, proc: Path = PROC) -> int | None:
