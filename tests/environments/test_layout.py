@@ -156,7 +156,7 @@ def test_what_is_no_python_3_has_no_packages(tmp_path: Path, name: str, content:
     (tmp_path / name).write_bytes(content)
     found = layout.locate(tmp_path / name)
     assert [problem.kind for problem in found.problems] == [kind]
-    assert layout.folders(found, {}) == ()
+    assert layout.folders(found, {"PYTHONPATH": str(tmp_path)}) == ()
 
 
 def test_a_python_is_never_given_the_packages_of_another_release_above_it(tmp_path: Path) -> None:

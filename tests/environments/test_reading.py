@@ -113,3 +113,9 @@ def test_a_pipe_in_the_place_of_metadata_is_not_waited_for(venv: Path, site: Pat
     os.mkfifo(site / "a-1.0.dist-info/METADATA")
     os.mkfifo(site / "a.pth")
     assert kinds(reading.read(venv)) == ["metadata_broken"]
+
+
+def test_where_the_python_is_not_known_what_hangs_on_it_is_no_conflict(tmp_path: Path) -> None:
+    needs = ('tomli; python_version < "3.11"', 'new; python_full_version >= "3.12.1"', "always")
+    install(tmp_path, "package", requires=needs)
+    assert [conflict.name for conflict in reading.read(tmp_path).conflicts] == ["always"]

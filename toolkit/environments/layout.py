@@ -203,6 +203,8 @@ def folders(layout: Layout, environ: Mapping[str, str]) -> tuple[Folder, ...]:
 
     ``environ``: the role's own variables; PYTHONPATH, PYTHONNOUSERSITE, PYTHONUSERBASE and HOME count.
     """
+    if layout.kind == "missing":
+        return ()
     given = [Path(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     found = [Folder(path, "pythonpath") for path in given]
     if layout.kind == "folder":
@@ -211,7 +213,7 @@ def folders(layout: Layout, environ: Mapping[str, str]) -> tuple[Folder, ...]:
         found += _own_folders(layout.prefix, layout.release)
         if layout.system_site and layout.base_prefix:
             found += [*_user_folder(layout, environ), *_base_folders(layout.base_prefix, layout.release)]
-    elif layout.kind != "missing":
+    else:
         found += [*_user_folder(layout, environ), *_base_folders(layout.prefix, layout.release)]
     return tuple(_once(folder for folder in found if is_folder(folder.path)))
 

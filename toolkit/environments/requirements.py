@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
@@ -12,6 +13,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from toolkit.environments.model import Conflict, Distribution, Layout, Problem
+
+_PYTHON_MARKER = re.compile(r"python_(?:full_)?version")
 
 
 def marker_environment(layout: Layout) -> dict[str, str]:
@@ -57,6 +60,8 @@ def active(distribution: Distribution, markers: Mapping[str, str], extras: Itera
 
 
 def _holds(marker: Marker, markers: Mapping[str, str], extra: str) -> bool:
+    if markers["python_version"] == "0" and _PYTHON_MARKER.search(str(marker)):
+        return False  # for which Python is not known, and a guess would accuse a whole environment
     try:
         return marker.evaluate({**markers, "extra": extra})
     except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
