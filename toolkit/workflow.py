@@ -112,7 +112,8 @@ def check(deployment: LoadedDeployment, host: Host, home: Home, report: Report) 
 
     Raises: ManyFaultsError with every reason why these processes cannot live here.
     """
-    found = check_deployment(deployment, host, home)
+    # An engine in the store that no longer fits is made anew: it is no reason not to start.
+    found = check_deployment(deployment, host, home, engines={})
     for finding in found.findings:
         if finding.severity == "warning":
             report(f"warning: {finding.what} (coexist check --explain {finding.id})")
