@@ -139,3 +139,10 @@ def test_a_missing_program_is_told_before_anything_starts(coexist, deployment):
     assert answer.error["code"] == "no_program"
     assert "services.web.argv" in answer.error["where"]
     assert answer.err == ""
+
+
+def test_a_program_that_cannot_learn_its_port_is_pointed_out(coexist, deployment):
+    (service,) = coexist("plan", deployment(argv=["server", "8105"]), "--json").document["services"]
+    assert any("{port}" in note for note in service["notes"])
+    (service,) = coexist("plan", deployment(), "--json").document["services"]
+    assert not any("{port}" in note for note in service["notes"])

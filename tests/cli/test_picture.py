@@ -21,14 +21,15 @@ def service(name="llm", state="SERVING", seconds=(0.1, 1.0, 3.0), **changes):
         for stage, took in zip(picture.STAGES, seconds, strict=False)
     ]
     return {
-        "name": name, "state": state, "attempt": 1, "pid": 7, "stages": stages, "gpus": [], "cpus": "0", "restarts": 0,
+        "name": name, "state": state, "attempt": 1, "pid": 7, "port": 8001,
+        "stages": stages, "gpus": [], "cpus": "0", "restarts": 0,
         "first_token_ms": {"first": 50.0, "p50": 40.0, "p99": 45.0},
         "canary": {"ok": True, "expected": " Paris", "got": " Paris.\n\nMore"}, "last_failure": None, **changes,
     }  # fmt: skip
 
 
 def status(*services):
-    return {"services": list(services)}
+    return {"control": None, "services": list(services)}
 
 
 def test_a_starting_service_shows_its_stage_and_what_it_does():
@@ -95,4 +96,10 @@ def test_what_is_off_plan_is_told_with_its_service():
     placement = {"on_plan_percent": 75.0, "threads": 4, "drift": [text]}
     shown = status(service(placement=placement), service("embed", placement=None))
     assert "75% of 4" in drawn(picture.overview(shown), width=200)
-    assert drawn(picture.drift(shown), width=200).strip() == f"llm: {text}"
+    assert drawn(picture.remarks(shown), width=200).strip() == f"llm: {text}"
+
+
+def test_a_last_failure_and_the_control_address_are_lines_of_their_own():
+    failed = service(state="BACKOFF", last_failure={"summary": "out of memory"})
+    text = drawn(picture.remarks({"control": "http://127.0.0.1:7000", "services": [failed]}))
+    assert text.splitlines()[:2] == ["control API: http://127.0.0.1:7000", "llm: last failure: out of memory"]

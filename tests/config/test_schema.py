@@ -25,3 +25,17 @@ def test_what_a_person_writes_with_a_unit_is_text_in_the_schema() -> None:
 def test_an_unknown_kind_names_the_nearest() -> None:
     with pytest.raises(ToolkitError, match="Did you mean 'deployment'"):
         schema.document("deploymnt")
+
+
+@pytest.mark.parametrize("kind", ["deployment", "recipe"])
+def test_every_key_of_a_file_is_described(kind):
+    document = schema.document(kind)
+    for name, part in {"file": document, **document["$defs"]}.items():
+        for key, value in part.get("properties", {}).items():
+            assert value.get("description"), f"{name}.{key}"
+
+
+def test_defaults_are_written_as_a_person_writes_them():
+    parts = schema.document("deployment")["$defs"]
+    assert parts["Service"]["properties"]["grace"]["default"] == "10s"
+    assert parts["Restart"]["properties"]["window"]["default"] == "10min"

@@ -67,10 +67,12 @@ async def test_a_service_starts_serves_and_is_stopped_whole(state_dir: Path) -> 
 
 
 async def test_every_key_of_the_status_is_present_before_anything_is_known(state_dir: Path) -> None:
-    document = supervise(state_dir, tiny("a", gpus=({"uuid": "GPU-a", "index": 0, "budget_mib": None},))).snapshot()
+    run = tiny("a", gpus=({"uuid": "GPU-a", "index": 0, "budget_mib": None},))
+    document = supervise(state_dir, run).snapshot()
     assert document == {
         "schema": 1,
         "deployment": "tiny",
+        "control": None,
         "ready": False,
         "services": [
             {
@@ -78,6 +80,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
                 "state": "INIT",
                 "attempt": 1,
                 "pid": None,
+                "port": run.port,
                 "ready_at": None,
                 "stages": [],
                 "first_token_ms": {"first": None, "p50": None, "p99": None},

@@ -69,6 +69,9 @@ def diagnose_command(
     """
     target = _target(log, deployment)
     plan, host = _document(plan_file), _document(host_file)
+    if not follow and _serves(target):
+        _show(Diagnosis("healthy", "none", f"'{target.service}' is SERVING.", "Nothing to do."), as_json)
+        return
     context = context_of(target.service, plan, host)
     if follow and target.path is not None:
         _follow(target, target.path, context, as_json)
@@ -102,6 +105,12 @@ def _service(name: str, deployment: str | None) -> _Target:
     path = max(paths, key=lambda each: each.stat().st_mtime)
     state = StateFolder(path.parents[1])
     return _Target(path, name, state.status(), lambda: _is_alive(state), state.last_start_bytes(name))
+
+
+def _serves(target: _Target) -> bool:
+    """Whether the log is of a service that is SERVING now, whatever was written on the way there."""
+    services = target.status["services"] if target.status and target.goes_on() else []
+    return any(each["name"] == target.service and each["state"] == "SERVING" for each in services)
 
 
 def _is_alive(state: StateFolder) -> bool:

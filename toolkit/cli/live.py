@@ -152,6 +152,7 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
         output.document(document)
     else:
         _show(document)
+        output.line(f"ready: {document['control']}/readyz")
         output.line(f"{name} runs in the background (pid {child.pid}). See 'coexist status'; 'coexist down' stops it.")
     return 0
 

@@ -17,9 +17,7 @@ STYLES = {
     "INIT": "grey50", "PRELOAD": "blue", "PRIME": "yellow", "SERVING": "green",
     "DRAINING": "magenta", "BACKOFF": "red", "STOPPED": "grey50", "FAILED": "bold red",
 }  # fmt: skip
-OVERVIEW = (
-    "service", "state", "attempt", "pid", "cpus", "on plan", "gpus", "first / steady p50", "restarts", "last failure",
-)  # fmt: skip
+OVERVIEW = ("service", "state", "port", "pid", "restarts", "cpus", "threads on plan", "gpus", "first / p50")
 BAR_WIDTH, TIMELINE_WIDTH = 20, 50
 BLOCK = "█"
 
@@ -138,14 +136,25 @@ def overview(status: Mapping[str, Any]) -> Table:
     for heading in OVERVIEW:
         table.add_column(heading, header_style="bold", overflow="fold")
     for service in status["services"]:
-        times, failure = service["first_token_ms"], service["last_failure"]
+        times = service["first_token_ms"]
         table.add_row(
-            service["name"], Text(service["state"], STYLES[service["state"]]), str(service["attempt"]),
-            str(service["pid"] or "-"), service["cpus"] or "-", _on_plan(service), _gpus(service["gpus"]),
-            f"{_ms(times['first'])} / {_ms(times['p50'])}", str(service["restarts"]),
-            str(failure["summary"]) if failure else "-",
+            service["name"], Text(service["state"], STYLES[service["state"]]), str(service["port"]),
+            str(service["pid"] or "-"), str(service["restarts"]), service["cpus"] or "-", _on_plan(service),
+            _gpus(service["gpus"]), f"{_ms(times['first'])} / {_ms(times['p50'])}",
         )  # fmt: skip
     return table
+
+
+def remarks(status: Mapping[str, Any]) -> Text:
+    """Where the control API listens, last failures, and what is not where it was planned; a line each."""
+    lines = Text(f"control API: {status['control']}\n" if status["control"] else "")
+    for service in status["services"]:
+        failure, placement = service["last_failure"], service.get("placement")
+        if failure:
+            lines.append(f"{service['name']}: last failure: {failure['summary']}\n", "red")
+        for text in placement["drift"] if placement else ():
+            lines.append(f"{service['name']}: {text}\n", "yellow")
+    return lines
 
 
 def _on_plan(service: Mapping[str, Any]) -> str:
@@ -154,13 +163,6 @@ def _on_plan(service: Mapping[str, Any]) -> str:
     if not found or found["on_plan_percent"] is None:
         return "-"
     return f"{found['on_plan_percent']:.0f}% of {found['threads']}"
-
-
-def drift(status: Mapping[str, Any]) -> Text:
-    """What is not where it was planned, a line each; empty when all is."""
-    found = [(service["name"], service.get("placement")) for service in status["services"]]
-    lines = [f"{name}: {text}\n" for name, placement in found if placement for text in placement["drift"]]
-    return Text("".join(lines), "yellow")
 
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> str:

@@ -30,7 +30,7 @@ def status_command(deployment: str | None, watch: bool, as_json: bool) -> None:
         if as_json:
             output.document(document)
         else:
-            output.console().print(picture.overview(document), picture.drift(document))
+            output.console().print(picture.overview(document), picture.remarks(document))
 
 
 @click.command("logs")

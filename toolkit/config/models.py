@@ -23,7 +23,7 @@ from toolkit.units import parse_bytes, parse_cpu_list, parse_duration_s
 class Model(BaseModel):
     """Frozen; unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid", frozen=True, protected_namespaces=())
 
 
 def _size(value: object) -> object:
@@ -87,13 +87,16 @@ class Environment(Model):
     """One Python environment; programs are looked up beside its interpreter."""
 
     python: Path
+    """The interpreter itself, or a link to it."""
 
 
 class EngineUse(Model):
     """An engine of the deployment: which recipe builds it, and in which environment."""
 
     recipe: Path
+    """The recipe file."""
     environment: Name | None = None
+    """Where it is built and served; left out: coexist's own."""
 
 
 def _device(value: object) -> int | str:
@@ -111,8 +114,11 @@ class GpuRequest(Model):
     """GPUs a service asks for: a count, or exact devices (indices or UUIDs, full, prefix or MIG)."""
 
     count: CountInt = 0
+    """How many."""
     devices: tuple[Annotated[int | str, BeforeValidator(_device)], ...] = ()
+    """Exactly these: indices as nvidia-smi counts, UUIDs (full or a prefix), MIG UUIDs."""
     share: bool = False
+    """Other services that also say so may use the same GPU; needs a known memory budget."""
 
     @model_validator(mode="after")
     def _one_way(self) -> GpuRequest:
@@ -144,18 +150,26 @@ class Canary(Model):
     """A request with a known right answer."""
 
     prompt: Text = "The capital of France is"
+    """What is asked, greedily."""
     max_tokens: PositiveInt = 8
+    """How many tokens are compared."""
     expected: Text | None = None
+    """What the answer must begin with; left out: the engine's own recorded tokens."""
 
 
 class HttpRequest(Model):
     """A request that a ``command`` service answers: its canary, or one that warms it."""
 
     method: Literal["GET", "POST"] = "GET"
+    """GET or POST."""
     path: UrlPath = "/"
+    """Path on the service's port."""
     body: Any = None
+    """Sent as JSON."""
     status: Annotated[int, Field(ge=100, le=599, strict=True)] = 200
+    """The status that is right."""
     contains: Text | None = None
+    """A text that must be in the answer."""
 
 
 def _canary_kind(value: object) -> str:
@@ -173,68 +187,109 @@ class Ready(Model):
     """When a ``command`` service is up: an HTTP path on its port, or a line of its log (a regular expression)."""
 
     path: UrlPath | None = None
+    """Up once a GET of this path gives 200."""
     log: Annotated[Text, AfterValidator(_regular_expression)] | None = None
+    """Up once a line of its log matches."""
 
 
 class Restart(Model):
     """How often a service may be restarted inside a sliding window before it counts as failed."""
 
     max_restarts: CountInt = 5
-    window: DurationS = 600.0
+    """More than so many in the window end it as FAILED."""
+    window: DurationS = Field(default=600.0, json_schema_extra={"default": "10min"})
+    """The sliding window."""
 
 
 class Service(Model):
     """One service; ``options`` are checked against the program's release by its runtime."""
 
     runtime: RuntimeName
+    """The server program."""
     engine: Name | None = None
+    """Name of an engine under 'engines'."""
     model: Path | None = None
+    """A model folder in the format of Hugging Face."""
     environment: Name | None = None
+    """Name of an environment under 'environments'; left out: coexist's own."""
     gpus: Annotated[
         GpuRequest, BeforeValidator(_gpus, json_schema_input_type=int | str | list[int | str] | GpuRequest)
     ] = GpuRequest()
+    """A count, an index, a UUID, a list of them, or {count: 1, share: true}. None by default."""
     tp_size: PositiveInt = 1
+    """Tensor-parallel size: GPUs of one group."""
     pp_size: PositiveInt = 1
+    """Pipeline-parallel size."""
     nvlink: Literal["required", "preferred"] = "preferred"
+    """Whether a tensor-parallel group must be joined by NVLink."""
     gpu_memory: SizeBytes | None = None
+    """Budget on each of its GPUs, without the CUDA context; left out: derived from the engine or model."""
     cpus: CpuRequest = "auto"
+    """A number (exclusive logical CPUs, whole cores), a list (0-15,32-47), or 'auto': a share of what is left."""
     host: Text = "127.0.0.1"
+    """Address it listens on; anything but loopback lets others in."""
     port: Port | None = None
+    """Left out: one is picked, from 8001 on."""
     attention: Attention = "auto"
+    """Attention kernels of 'flash' and PyTorch servers; auto picks by GPU."""
     fmha: Literal["enable", "disable"] | None = None
+    """Fused attention an engine must have been built with, or without."""
     canary: AnyCanary | None = None
+    """A request with a known right answer; it must be right before READY. For 'command' an HTTP request."""
     late_compile: Literal["warn", "drain"] = "warn"
+    """After READY something compiled: only tell, or withdraw readiness and start anew."""
     restart: Restart = Restart()
+    """How often it is started again."""
     env: dict[VariableName, str] = {}
+    """Variables of its own, put in last."""
     options: dict[str, Any] = {}
+    """Flags of the program, checked against its release."""
     after: tuple[Name, ...] = ()
+    """Starts only when these are SERVING."""
     requires: tuple[Name, ...] = ()
+    """Not ready while these are not SERVING; it starts all the same."""
     warmup: Warmup = "full"
+    """What runs before READY: every shape, one request, or only the canary."""
     warmup_requests: tuple[HttpRequest, ...] = ()
+    """What warms a 'command' service."""
     argv: tuple[Text, ...] = ()
+    """The command of a 'command' service; {port}, {host}, {model}, {cpus} and {python} are filled in."""
     ready: Ready = Ready()
-    grace: DurationS = 10.0
+    """When a 'command' service is up."""
+    grace: DurationS = Field(default=10.0, json_schema_extra={"default": "10s"})
+    """From TERM to KILL."""
     preload_window: DurationS | None = None
+    """How long loading may take without progress being seen; left out: 30s for built-in servers, 15min for others."""
 
 
 class Deployment(Model):
     """What runs together on one node."""
 
     version: Literal[1]
+    """Of this format."""
     name: Name
+    """Names its state folder."""
     environments: dict[Name, Environment] = {}
+    """Python environments by name."""
     engines: dict[Name, EngineUse] = {}
+    """Engines by name."""
     services: Annotated[dict[Name, Service], Field(min_length=1)]
+    """Services by name."""
     control_port: Annotated[int, Field(ge=0, le=65535, strict=True)] | None = None
+    """Port of the HTTP API on loopback; left out or 0: a free one."""
 
 
 class Limits(Model):
     """Sizes an engine is built for; tokens and requests."""
 
     max_batch_size: PositiveInt = 4
+    """Requests that decode together."""
     max_input_len: PositiveInt = 1024
+    """Tokens of one prompt."""
     max_seq_len: PositiveInt = 2048
+    """Tokens of prompt and answer together."""
     max_num_tokens: PositiveInt = 8192
+    """Tokens of one step over all requests."""
 
     @model_validator(mode="after")
     def _input_fits(self) -> Limits:
@@ -247,24 +302,41 @@ class KvCache(Model):
     """The engine's key-value cache; ``reuse`` shares the blocks of equal prefixes."""
 
     type: Literal["paged", "continuous", "disabled"] = "paged"
+    """How the cache is kept."""
     tokens_per_block: PositiveInt = 32
+    """Size of a block."""
     reuse: bool = False
+    """Whether prefixes are shared between requests."""
 
 
 class Recipe(Model):
     """How one engine is built."""
 
     version: Literal[1]
+    """Of this format."""
     name: Name
+    """Names the engine."""
     builder: Literal["trtllm", "torch"]
+    """What makes it."""
     model: Path | None = None
+    """Hugging Face folder: weights, tokenizer, reference answers."""
     checkpoint: Path | None = None
+    """Converted TensorRT-LLM checkpoint; made from model with convert_script when missing."""
     convert_script: Path | None = None
+    """The conversion script of the release; it is not part of the wheels."""
     tp_size: PositiveInt = 1
+    """Tensor-parallel size."""
     pp_size: PositiveInt = 1
+    """Pipeline-parallel size."""
     fmha: Literal["enable", "disable"] = "enable"
+    """Fused attention in the context phase."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """Of weights and arithmetic; auto: the model's, where the device is fast in it."""
     limits: Limits = Limits()
+    """Sizes the engine is built for."""
     kv_cache: KvCache = KvCache()
+    """How keys and values are kept."""
     canary: Canary = Canary()
+    """Recorded from the plain model, then asked of the engine."""
     options: dict[str, Any] = {}
+    """Passed on to the builder, after being checked."""

@@ -133,6 +133,8 @@ def _check_canary(name: str, service: Service) -> None:
 
 def _notes(service: Service) -> tuple[str, ...]:
     notes = ["it can't be drained: its last requests end when it stops"]
+    if service.port is None and not any("{port}" in argument for argument in service.argv):
+        notes.append("nothing in argv tells the program its port: write {port} there, or the port it uses as 'port'")
     if not isinstance(service.canary, HttpRequest):
         notes.append(f"its canary only asks whether GET {service.ready.path} answers 200; 'canary' can ask for more")
     elif service.canary.contains is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import tempfile
@@ -121,11 +122,13 @@ class Control:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         with self._journal.listen() as queue:
             missed = _missed(request.headers.get("Last-Event-ID"), self._journal)
-            await response.prepare(request)
-            for event in missed:
-                await response.write(_sse(event))
-            while True:
-                await response.write(await _next(queue))
+            with contextlib.suppress(ConnectionResetError):  # the reader has gone
+                await response.prepare(request)
+                for event in missed:
+                    await response.write(_sse(event))
+                while True:
+                    await response.write(await _next(queue))
+        return response
 
 
 def _missed(last_id: str | None, journal: Journal) -> list[dict[str, Any]]:

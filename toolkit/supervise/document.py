@@ -22,11 +22,13 @@ def status(
     *,
     now_s: float,
     calendar: Calendar,
+    address: str | None = None,
 ) -> dict[str, Any]:
-    """The whole document."""
+    """The whole document; ``address``: where the control API listens."""
     return {
         "schema": 1,
         "deployment": deployment,
+        "control": address,
         "ready": gates.all_ready([run.gate() for run in runs], instances),
         "services": [_service(run, instances[run.name], now_s, calendar) for run in runs],
     }
@@ -38,6 +40,7 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "state": instance.state.value,
         "attempt": instance.attempt,
         "pid": instance.pid,
+        "port": run.port,
         "ready_at": calendar.iso(instance.ready_s) if instance.ready_s is not None else None,
         "stages": [_stage(stage, instance, now_s) for stage in instance.stages],
         "first_token_ms": _first_token_ms(instance),

@@ -278,7 +278,9 @@ class Supervisor:
         """The document of ``coexist status --json``."""
         runs = list(self._runs.values())
         now_s = self._clock.now()
-        return document.status(self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar)
+        return document.status(
+            self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar, address=self.address
+        )
 
     def waiting(self) -> set[str]:
         """Services whose turn has not come."""
