@@ -107,6 +107,7 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9.yaml", "café.yaml".encode()])

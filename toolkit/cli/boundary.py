@@ -64,6 +64,8 @@ def _run(argv: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except SystemExit as stop:  # click's own answer to a reader that left
+        raise BrokenPipeError from stop
     except click.ClickException as error:
         return output.error(_usage(error), as_json)
     except (KeyboardInterrupt, click.Abort):
