@@ -85,9 +85,13 @@ def _runtime_fault(deployment: LoadedDeployment, name: str) -> ToolkitError | No
     try:
         runtimes.get(service.runtime).check(name, service)
     except ToolkitError as fault:
-        where = deployment.where(fault.where or f"services.{name}.runtime")
-        return ToolkitError(fault.what, where, fault.hint, code=fault.code, **fault.details)
+        return _placed(fault, deployment.where(fault.where or f"services.{name}.runtime"))
     return None
+
+
+def _placed(fault: ToolkitError, where: str) -> ToolkitError:
+    """The same fault, told of a place in the deployment's file."""
+    return ToolkitError(fault.what, where, fault.hint, code=fault.code, **fault.details)
 
 
 def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> Plan:
@@ -103,7 +107,7 @@ def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> P
         return beside.make(deployment.model, host, wanted, held=held, ports_taken=ports.taken())
     except ToolkitError as refusal:
         if refusal.where and refusal.where.startswith("services."):
-            refusal.where = deployment.where(refusal.where)
+            raise _placed(refusal, deployment.where(refusal.where)) from refusal
         raise
 
 

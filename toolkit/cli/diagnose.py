@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import json
 import platform
@@ -24,6 +23,7 @@ from toolkit.diagnose import follow as following
 from toolkit.diagnose.context import context_of
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.home import Home
+from toolkit.names import nearest
 
 if TYPE_CHECKING:
     from toolkit.supervise.state import StateFolder
@@ -119,9 +119,9 @@ def _is_alive(state: StateFolder) -> bool:
 
 
 def _no_log(name: str, deployment: str | None, known: list[str]) -> ToolkitError:
-    near = difflib.get_close_matches(name, known, 1)
+    near = nearest(name, known)
     of = f" of deployment '{deployment}'" if deployment else ""
-    hint = f"Did you mean '{near[0]}'?" if near else f"Services with a log: {', '.join(known) or 'none'}."
+    hint = f"Did you mean '{near}'?" if near else f"Services with a log: {', '.join(known) or 'none'}."
     return ToolkitError(f"there is no file and no service{of} with a log named '{name}'", hint=hint, code="no_log")
 
 
