@@ -40,3 +40,7 @@ class Home:
 
     def cache(self, deployment: str, service: str) -> Path:
         return self.root / "cache" / deployment / service
+
+    def run(self, deployment: str, service: str) -> Path:
+        """The files that a service is started with."""
+        return self.state(deployment) / "run" / service

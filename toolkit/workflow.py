@@ -25,7 +25,7 @@ from toolkit.assemble import (
 from toolkit.assemble.check import check_deployment
 from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
-from toolkit.assemble.programs import check_programs
+from toolkit.assemble.programs import check_programs, installed
 from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine, reference
 from toolkit.build.trtllm_adopt import Finding, adopt
@@ -67,7 +67,8 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     host = recorded or this_host()
     made = make_plan(deployment, host, found)
     described = {} if recorded else described_engines(deployment, found, home)
-    stage = Stage(deployment.model, host, made, found, home, described, {}, os.environ)
+    programs = installed(deployment.model, found.pythons, os.environ, here=not recorded)
+    stage = Stage(deployment.model, host, made, found, home, described, {}, os.environ, programs)
     shown = launches.launches(stage)
     commands = {name: (launch.argv, launch.env) for name, launch in shown.items()}
     return plan_json.document(launches.with_notes(made, host, shown), commands)
@@ -221,7 +222,8 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     host = this_host()  # a build may have taken long
     made = make_plan(deployment, host, found)
     ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
-    stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ)
+    programs = installed(deployment.model, found.pythons, os.environ)
+    stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ, programs)
     check_programs(deployment, launches.launches(stage))  # what is not there, or cannot do what is asked, says so now
     return stage
 

@@ -48,5 +48,5 @@ def engine_as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
     """The recipe and interpreter of an engine for a look at what would be; the interpreter need not be there."""
     use, environments = deployment.model.engines[name], deployment.model.environments
     recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
-    python = environments[use.environment].python if use.environment else Path(sys.executable)
+    python = environments[use.environment].interpreter if use.environment else Path(sys.executable)
     return EnginePaths(load.recipe(recipe), python)

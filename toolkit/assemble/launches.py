@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from toolkit.home import Home
 from toolkit.host.model import Host
 from toolkit.plan.model import DeviceGrant, Plan, ServicePlan
 from toolkit.plan.planner import CONTEXT_BYTES
-from toolkit.runtimes.base import Assignment, Context, Launch
+from toolkit.runtimes.base import Assignment, Context, Launch, Program
 from toolkit.supervise.placement import Expected
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB
@@ -33,7 +33,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything that launches are made of. ``engines`` by engine name, ``references`` by service."""
+    """Everything that launches are made of. ``engines`` by engine name, ``references`` and ``programs`` by service."""
 
     deployment: Deployment
     host: Host
@@ -43,6 +43,7 @@ class Stage:
     engines: Mapping[str, Engine]
     references: Mapping[str, Mapping[str, Any]]
     environ: Mapping[str, str]
+    programs: Mapping[str, Program | None] = field(default_factory=dict)
 
 
 def launch(stage: Stage, name: str, token: str) -> Launch:
@@ -77,6 +78,8 @@ def context(stage: Stage, name: str, token: str) -> Context:
         token=token,
         reference=stage.references.get(name),
         environ=stage.environ,
+        program=stage.programs.get(name),
+        run_dir=stage.home.run(stage.deployment.name, name),
     )
 
 

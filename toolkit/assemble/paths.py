@@ -50,7 +50,7 @@ def as_written(deployment: LoadedDeployment) -> Paths:
     faults: list[ToolkitError] = []
     services, environments = deployment.model.services, deployment.model.environments
     pythons = {
-        name: environments[service.environment].python if service.environment else Path("python3")
+        name: environments[service.environment].interpreter if service.environment else Path("python3")
         for name, service in services.items()
     }
     models = {name: service.model for name, service in services.items()}
@@ -86,8 +86,11 @@ def python(deployment: LoadedDeployment, environment: str | None) -> Path:
     """
     if environment is None:
         return Path(sys.executable)
+    named = deployment.model.environments[environment]
+    if named.image is not None:
+        return named.interpreter  # inside the image: nothing of this machine
     where = deployment.where(f"environments.{environment}.python")
-    found = load.resolve(deployment.file, deployment.model.environments[environment].python, where)
+    found = load.resolve(deployment.file, named.interpreter, where)
     if not found.is_file() or not os.access(found, os.X_OK):
         raise ToolkitError(f"'{found}' is no program", where, "Name the Python interpreter itself.", code="no_python")
     return found

@@ -1,4 +1,4 @@
-"""Whether the programs of a deployment are there, asked before anything starts."""
+"""The server programs of a deployment: what is installed, and whether it is there before anything starts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,29 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit import environments, runtimes
 from toolkit.config.load import LoadedDeployment
+from toolkit.config.models import Deployment
 from toolkit.errors import ManyFaultsError, ToolkitError
-from toolkit.runtimes.base import Launch
+from toolkit.runtimes.base import Launch, Program
+from toolkit.runtimes.environment import inherited
+
+
+def installed(
+    deployment: Deployment, pythons: Mapping[str, Path], environ: Mapping[str, str], *, here: bool = True
+) -> dict[str, Program | None]:
+    """The server program of each service, from the files of its environment; ``here`` False: nothing is looked at."""
+    files = environments.Files()
+    read: dict[Path, environments.Environment] = {}
+    found = {}
+    for name, service in deployment.services.items():
+        named = deployment.environments.get(service.environment or "")
+        runtime, python = runtimes.get(service.runtime), pythons[name]
+        looked = here and (named is None or named.image is None) and runtime.looks_inside
+        if looked and python not in read:
+            read[python] = environments.read(python, environ={**inherited(environ), **service.env}, files=files)
+        found[name] = runtime.program(read[python] if looked else None, python, named.versions if named else {})
+    return found
 
 
 def check_programs(deployment: LoadedDeployment, shown: Mapping[str, Launch]) -> None:

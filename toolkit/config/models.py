@@ -84,10 +84,25 @@ Warmup = Literal["none", "single", "full"]
 
 
 class Environment(Model):
-    """One Python environment; programs are looked up beside its interpreter."""
+    """Where programs are looked up: beside a Python interpreter, or inside a container image."""
 
-    python: Path
-    """The interpreter itself, or a link to it."""
+    python: Path | None = None
+    """The interpreter itself, or a link to it; with 'image' its path in there."""
+    image: Text | None = None
+    """A container image instead: its services run in containers."""
+    versions: dict[Text, Text] = {}
+    """Versions of its packages, for what can't be looked into here: an image, another machine."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Environment:
+        if self.python is None and self.image is None:
+            raise ValueError("name 'python' (the interpreter) or 'image' (a container image)")
+        return self
+
+    @property
+    def interpreter(self) -> Path:
+        """The interpreter as written; an image has its own."""
+        return self.python or Path("python3")
 
 
 class EngineUse(Model):

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from toolkit.config.models import Deployment, Recipe, Service
+from toolkit.environments.model import Environment
+from toolkit.facts.options import OptionTable
+from toolkit.runtimes.canaries import CanarySet
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Probes:
 
     ``loaded``: true once PRELOAD is over. ``stage``: JSON path that reports PRELOAD parts (built-in servers only).
     ``warmup``: requests that run every shape. ``register``: makes a built-in server answer everybody.
+    ``canary_set``: what reaches cached blocks and chunks, asked beside ``canary``.
     ``compile_events``: JSON path with the counter ``compile_events``; None: not observable this way.
     """
 
@@ -78,14 +82,35 @@ class Probes:
     stage: HttpProbe | None = None
     warmup: tuple[HttpProbe, ...] = ()
     canary: CanaryCheck | None = None
+    canary_set: CanarySet | None = None
     generation: Generation | None = None
     register: HttpProbe | None = None
     drain: HttpProbe | None = None
 
 
 @dataclass(frozen=True)
+class LogCheck:
+    """What the log must say, or must not say, once the instance has loaded; ``why`` ends the attempt otherwise."""
+
+    pattern: str
+    why: str
+    wanted: bool = False
+
+
+@dataclass(frozen=True)
+class Container:
+    """The container that the process is the client of: ``id_file`` is written by ``program``, which also stops it."""
+
+    program: str
+    id_file: Path
+
+
+@dataclass(frozen=True)
 class Launch:
-    """One process to start: complete argv and complete environment (nothing is inherited)."""
+    """One process to start: complete argv and complete environment (nothing is inherited).
+
+    ``files``: what must be there before it starts, by absolute path. ``log_checks``: asked once it has loaded.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -93,6 +118,9 @@ class Launch:
     cwd: Path | None = None
     preload_window_s: float = 900.0
     notes: tuple[str, ...] = ()
+    files: Mapping[Path, str] = field(default_factory=dict)
+    log_checks: tuple[LogCheck, ...] = ()
+    container: Container | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +128,8 @@ class Assignment:
     """What the plan gives one service; the runtime turns it into argv and environment.
 
     ``device_uuids`` in plan order; ``budget_bytes`` per device, None: unknown. ``physical_cores``: how many the
-    logical ``cpus`` belong to; None: as many as there are ``cpus``.
+    logical ``cpus`` belong to; None: as many as there are ``cpus``. ``rank_cpus``: the part of ``cpus`` beside each
+    device, in its order; empty: ranks are not told apart.
     """
 
     cpus: tuple[int, ...]
@@ -112,6 +141,40 @@ class Assignment:
     numa_nodes: tuple[int, ...] = ()
     memory_bind: tuple[int, ...] | None = None
     physical_cores: int | None = None
+    rank_cpus: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """The server program of a service's environment. ``version`` None: not known; ``options`` None: nothing tells.
+
+    ``origin``: ``installed`` was read from its files, ``declared`` stands in the deployment, ``assumed`` is neither.
+    ``packages``: versions of the others in the environment, by normalised name. ``executable``: what is started.
+    """
+
+    name: str
+    version: str | None
+    executable: Path
+    origin: Literal["installed", "declared", "assumed"]
+    options: OptionTable | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a program offers, whatever its release; ``traps``: what is known to go wrong with it.
+
+    ``answers_before_ready``: whoever knows its port gets answers while coexist still warms it.
+    """
+
+    can_drain: bool
+    answers_before_ready: bool
+    memory_knob: str
+    readiness: str
+    warmup: str
+    affinity: str
+    traps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +182,8 @@ class Context:
     """Where the service runs: resolved paths and what its engine says of itself (``engine.json``) when it has one.
 
     ``reference``: the recorded right answer of a service without an engine (``prompt``, ``vector``, ``source``).
-    ``environ``: the variables of coexist itself; a launch takes a named few of them.
+    ``environ``: the variables of coexist itself; a launch takes a named few of them. ``program``: what is installed;
+    None for the built-in servers and ``command``. ``run_dir``: where the files of a launch go.
     """
 
     deployment: Deployment
@@ -134,15 +198,26 @@ class Context:
     token: str
     reference: Mapping[str, Any] | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
+    program: Program | None = None
+    run_dir: Path = Path("run")
 
 
 class Runtime(Protocol):
-    """One server program."""
+    """One server program. ``looks_inside``: ``program`` wants to know what the environment holds."""
 
     name: str
+    looks_inside: bool
+    traits: Traits
 
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
+
+    def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
+        """The program in an environment, from its files alone; ``declared``: versions that the deployment states.
+
+        ``environment`` None: it cannot be looked into (a container image, another machine). None for programs that
+        are coexist's own or the deployment's ``argv``.
+        """
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources."""

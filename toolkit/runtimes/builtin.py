@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
 from toolkit.runtimes import environment, options
-from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, HttpProbe, Launch, Probes
+from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, HttpProbe, Launch, Probes, Traits
 from toolkit.runtimes.options import Option
 
 RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
@@ -18,6 +18,18 @@ PRELOAD_WINDOW_S = 30.0
 # Warming every shape of a large engine on a slow machine.
 WARMUP_TIMEOUT_S = 600.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def traits(warmup: str) -> Traits:
+    """What both built-in servers offer; ``warmup``: what they run before READY."""
+    return Traits(
+        can_drain=True,
+        answers_before_ready=False,
+        memory_knob="--memory-bytes: the budget itself",
+        readiness="/v1/stage tells each part; /health is 200 only once registered; /health_generate runs one token",
+        warmup=f"POST /v1/warmup: {warmup}",
+        affinity="keeps the mask it was given; as many threads as physical cores",
+    )
 
 
 def check(name: str, service: Service, known: Mapping[str, Option]) -> None:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from toolkit.config.models import Canary, HttpRequest, Service
+from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.names import suggestion
 from toolkit.runtimes import builtin, environment
-from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, HttpProbe, Launch, LogProbe, Probes
+from toolkit.runtimes.base import (
+    Assignment,
+    CanaryCheck,
+    Context,
+    Generation,
+    HttpProbe,
+    Launch,
+    LogProbe,
+    Probes,
+    Program,
+    Traits,
+)
 from toolkit.units import format_cpu_list
 
 PRELOAD_WINDOW_S = 900.0
@@ -22,6 +35,16 @@ class CommandRuntime:
     """``argv`` with {port}, {host}, {model}, {cpus}, {python}; it answers everybody as soon as it listens."""
 
     name = "command"
+    looks_inside = False
+    traits = Traits(
+        can_drain=False,
+        answers_before_ready=True,
+        memory_knob="none: write it in 'argv'",
+        readiness="'ready.path' or 'ready.log', then the canary",
+        warmup="'warmup_requests'",
+        affinity="keeps the mask it was given unless it changes it itself",
+        traps=("it answers everybody as soon as it listens",),
+    )
 
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
@@ -39,6 +62,10 @@ class CommandRuntime:
                 "'path' and 'log' exclude each other", f"services.{name}.ready", "Keep one.", code="bad_ready"
             )
         _check_canary(name, service)
+
+    def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
+        """None: the program is 'argv'."""
+        return None
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources."""

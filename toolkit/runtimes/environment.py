@@ -51,7 +51,7 @@ def build(context: Context, assignment: Assignment) -> dict[str, str]:
         "PATH": f"{context.python.parent}:{context.environ.get('PATH') or DEFAULT_PATH}",
         "HOME": str(context.cache_dir),
         **DEFAULTS,
-        **{name: context.environ[name] for name in INHERITED if context.environ.get(name)},
+        **inherited(context.environ),
         **FIXED,
         **dict.fromkeys(THREAD_COUNTS, str(cores)),
         **{name: str(context.cache_dir / folder) for name, folder in CACHE_FOLDERS.items()},
@@ -59,6 +59,11 @@ def build(context: Context, assignment: Assignment) -> dict[str, str]:
         TOKEN: context.token,
         **context.service.env,
     }
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of coexist itself that a server process gets too."""
+    return {name: environ[name] for name in INHERITED if environ.get(name)}
 
 
 def check(name: str, env: Mapping[str, str]) -> None:

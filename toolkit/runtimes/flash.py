@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from toolkit.config.models import Canary, Service
+from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.runtimes import builtin
-from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch
+from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch, Program
 from toolkit.runtimes.options import Option, argv
 
 OPTIONS = {
@@ -26,6 +28,8 @@ class FlashRuntime:
     """``run.py frontend``: embeddings, drains, nobody is answered before READY."""
 
     name = "flash"
+    looks_inside = False
+    traits = builtin.traits("texts in every batch size and length bucket")
 
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
@@ -51,6 +55,10 @@ class FlashRuntime:
                 "Remove it; coexist records the vector from plain transformers.",
                 code="unsupported",
             )
+
+    def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
+        """None: the server is coexist's own."""
+        return None
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from toolkit.config.models import Canary, Service
+from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.runtimes import builtin
-from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch
+from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch, Program
 from toolkit.runtimes.options import Option, argv
 
 OPTIONS = {"max_queue": Option("--max-queue", "count")}
@@ -18,6 +20,8 @@ class TorchRuntime:
     """``run.py engine``: continuous batching, drains, nobody is answered before READY."""
 
     name = "torch"
+    looks_inside = False
+    traits = builtin.traits("one short prompt in every batch size and bucket")
 
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
@@ -29,6 +33,10 @@ class TorchRuntime:
                 "Remove it; 'fmha: disable' in the recipe builds without fused attention.",
                 code="unsupported",
             )
+
+    def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
+        """None: the server is coexist's own."""
+        return None
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources.

@@ -39,6 +39,19 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class CanarySet:
+    """The prompts of one engine with their right answers, by prompt id; ``bound``: the lead that counts as one.
+
+    ``source``: where the answers come from (plain transformers, or a fused engine of the same checkpoint).
+    """
+
+    prompts: tuple[CanaryPrompt, ...]
+    references: Mapping[str, Reference]
+    bound: float
+    source: str
+
+
+@dataclass(frozen=True)
 class Mismatch:
     """A wrong answer: it vetoes READY, and names the guard to look at."""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.build.canaries import (
+from toolkit.runtimes.canaries import (
     CanaryPrompt,
     Reference,
     canary_set,
