@@ -10,9 +10,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Home:
-    """``COEXIST_HOME``, or ``coexist`` in the user's XDG data folder."""
+    """``COEXIST_HOME``, or ``coexist`` in the user's XDG data folder. ``caches``: services' caches lie elsewhere."""
 
     root: Path
+    caches: Path | None = None
 
     @classmethod
     def find(cls, environ: Mapping[str, str] = os.environ) -> Home:
@@ -39,7 +40,7 @@ class Home:
         return self.states / deployment
 
     def cache(self, deployment: str, service: str) -> Path:
-        return self.root / "cache" / deployment / service
+        return (self.caches or self.root / "cache") / deployment / service
 
     def run(self, deployment: str, service: str) -> Path:
         """The files that a service is started with."""

@@ -56,6 +56,17 @@ def memory_folder(sysfs: Path, proc: Path, pid: int) -> Path | None:
     return next(iter(_folders("memory", mounts, paths)), None)
 
 
+def unified_folder(sysfs: Path, proc: Path, pid: int) -> Path | None:
+    """The process's control group of version 2; None: there is none, or it lies outside of what is mounted here."""
+    mounts = _mounts(read_text(proc / "self/mountinfo") or "", sysfs)
+    mount = next((each for each in mounts if each.version == 2), None)
+    path = _paths(read_text(proc / str(pid) / "cgroup") or "").get("")
+    if mount is None or path is None or ".." in path.parts or not path.is_relative_to(mount.root):
+        return None
+    folder = mount.folder / path.relative_to(mount.root)
+    return folder if folder.is_dir() else None
+
+
 def oom_kills(folder: Path) -> int | None:
     """How many processes of the group and those below it the kernel has killed for want of memory; None: unknown."""
     for name in ("memory.events", "memory.oom_control"):  # of version 2, of version 1

@@ -45,6 +45,7 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "stages": [_stage(stage, instance, now_s) for stage in instance.stages],
         "first_token_ms": _first_token_ms(instance),
         "canary": _canary(instance),
+        "proof": _proof(instance),
         "late_compiles": instance.late_compiles,
         "placement": _placement(instance.placement),
         "gpus": [dict(gpu) for gpu in run.gpus],
@@ -72,6 +73,15 @@ def _first_token_ms(instance: Instance) -> dict[str, float | None]:
         "p50": p50_ms if first.p50_ms is None else first.p50_ms,
         "p99": p99_ms if first.p99_ms is None else first.p99_ms,
     }
+
+
+def _proof(instance: Instance) -> dict[str, Any] | None:
+    """What was measured on the way to READY; null before. First tokens in the order they were asked for."""
+    proof = instance.proof
+    if proof is None:
+        return None
+    times_ms = [round(ms, 3) for ms in proof.first_token_ms]
+    return {"first_token_ms": times_ms, "compile_events": proof.compile_events, "keys": len(proof.keys)}
 
 
 def _canary(instance: Instance) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class Client:
 
     target: Target
     http: aiohttp.ClientSession
+    generation_timeout_s: float = GENERATION_TIMEOUT_S
 
     async def send(self, probe: HttpProbe) -> str:
         """The body of the answer, which is what the probe expects."""
@@ -69,13 +70,13 @@ class Client:
         generation = self._generation()
         body = _completion_body(generation, prompt, max_tokens, stream=False)
         extra = {"return_token_ids": True} if token_ids else {}
-        probe = _generation_probe(generation, {**body, **extra}, generation.headers)
+        probe = self._generation_probe({**body, **extra}, generation.headers)
         return _parsed(probe, await self._body(probe))
 
     async def embed(self, text: str, headers: Mapping[str, str]) -> tuple[float, ...]:
         """The embedding of ``text``."""
         generation = self._generation()
-        probe = _generation_probe(generation, _with_model(generation, {"input": text}), headers)
+        probe = self._generation_probe(_with_model(generation, {"input": text}), headers)
         answer = await self._body(probe)
         try:
             return sse.read_embedding(answer)
@@ -95,17 +96,23 @@ class Client:
         return (clock.now() - started_s) * 1000
 
     async def _first_token_ms(self, clock: Clock, length: int, seed: int, headers: Mapping[str, str]) -> float:
-        generation = self._generation()
         for attempt in range(MAX_EMPTY_ANSWERS):
             tokens = PROBE_TOKENS_AFTER_EMPTY if attempt else PROBE_TOKENS
-            body = _completion_body(generation, prompts.prompt(length, seed + attempt), tokens, stream=True)
-            probe = _generation_probe(generation, body, headers)
             started_s = clock.now()
-            async with self._exchange(probe) as response:
-                first_s = await _first_text_s(response, clock, probe)
-            if first_s is not None:
-                return (first_s - started_s) * 1000
-        raise RequestFailedError(f"POST {generation.path}: {MAX_EMPTY_ANSWERS} answers in a row hold no text")
+            times_s = await self.token_times_s(clock, prompts.prompt(length, seed + attempt), tokens, headers)
+            if times_s:
+                return (times_s[0] - started_s) * 1000
+        path = self._generation().path
+        raise RequestFailedError(f"POST {path}: {MAX_EMPTY_ANSWERS} answers in a row hold no text")
+
+    async def token_times_s(
+        self, clock: Clock, prompt: str, max_tokens: int, headers: Mapping[str, str]
+    ) -> tuple[float, ...]:
+        """The clock at each piece of text of a streamed answer, which is read to its end."""
+        generation = self._generation()
+        probe = self._generation_probe(_completion_body(generation, prompt, max_tokens, stream=True), headers)
+        async with self._exchange(probe) as response:
+            return await _text_times_s(response, clock, probe)
 
     async def _body(self, probe: HttpProbe) -> str:
         async with self._exchange(probe) as response:
@@ -129,6 +136,9 @@ class Client:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise _broken(probe, error) from error
 
+    def _generation_probe(self, body: Any, headers: Mapping[str, str]) -> HttpProbe:
+        return HttpProbe(self._generation().path, "POST", body, headers, timeout_s=self.generation_timeout_s)
+
     def _generation(self) -> Generation:
         if self.target.probes.generation is None:
             raise RequestFailedError("nothing says how this service is asked for an answer")
@@ -148,20 +158,20 @@ def quick(probe: HttpProbe, timeout_s: float) -> HttpProbe:
     return replace(probe, timeout_s=min(probe.timeout_s, timeout_s))
 
 
-async def _first_text_s(response: aiohttp.ClientResponse, clock: Clock, probe: HttpProbe) -> float | None:
-    """The clock at the first text; the answer is read to its end, so that the next request finds the server idle."""
+async def _text_times_s(response: aiohttp.ClientResponse, clock: Clock, probe: HttpProbe) -> tuple[float, ...]:
+    """The clock at each text; the answer is read to its end, so that the next request finds the server idle."""
     if response.content_type != "text/event-stream":
         piece = _parsed(probe, await _text(response))
-        return clock.now() if piece.text else None
-    first_s: float | None = None
+        return (clock.now(),) if piece.text else ()
+    times_s: list[float] = []
     finished = False
     async for piece in _pieces(response, probe):
-        if first_s is None and piece.text:
-            first_s = clock.now()
+        if piece.text:
+            times_s.append(clock.now())
         finished = finished or piece.finished
     if not finished:
         raise RequestFailedError(f"{_name(probe)}: the stream ended before the answer did")
-    return first_s
+    return tuple(times_s)
 
 
 async def _pieces(response: aiohttp.ClientResponse, probe: HttpProbe) -> AsyncIterator[sse.Piece]:
@@ -183,10 +193,6 @@ def _completion_body(generation: Generation, prompt: str, max_tokens: int, *, st
 
 def _with_model(generation: Generation, body: dict[str, Any]) -> dict[str, Any]:
     return body if generation.model is None else {"model": generation.model, **body}
-
-
-def _generation_probe(generation: Generation, body: Any, headers: Mapping[str, str]) -> HttpProbe:
-    return HttpProbe(generation.path, "POST", body, headers, timeout_s=GENERATION_TIMEOUT_S)
 
 
 async def _text(response: aiohttp.ClientResponse) -> str:
