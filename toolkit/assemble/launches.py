@@ -16,7 +16,7 @@ from toolkit.home import Home
 from toolkit.host.model import Host
 from toolkit.plan.model import DeviceGrant, Plan, ServicePlan
 from toolkit.plan.planner import CONTEXT_BYTES
-from toolkit.runtimes.base import Assignment, Context, Launch, Program
+from toolkit.runtimes.base import Assignment, Context, DeviceMemory, Launch, Program
 from toolkit.supervise.placement import Expected
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB
@@ -52,7 +52,7 @@ def launch(stage: Stage, name: str, token: str) -> Launch:
     Raises: ToolkitError when its runtime cannot do what is asked.
     """
     runtime = runtimes.get(stage.deployment.services[name].runtime)
-    return runtime.launch(context(stage, name, token), assignment(stage.host, _planned(stage.plan, name)))
+    return runtime.launch(context(stage, name, token), assignment(stage.host, stage.plan, name))
 
 
 def launches(stage: Stage) -> dict[str, Launch]:
@@ -88,8 +88,9 @@ def _not_built(engine: str | None) -> Path | None:
     return None if engine is None else Path(f"<engine {engine}>")
 
 
-def assignment(host: Host, planned: ServicePlan) -> Assignment:
+def assignment(host: Host, plan: Plan, name: str) -> Assignment:
     """The plan's part for one service, as its runtime takes it."""
+    planned = _planned(plan, name)
     cores = sum(1 for core in host.cores if set(core.cpus) & set(planned.cpus))
     return Assignment(
         cpus=planned.cpus,
@@ -101,6 +102,23 @@ def assignment(host: Host, planned: ServicePlan) -> Assignment:
         numa_nodes=planned.numa_nodes,
         memory_bind=planned.memory_bind,
         physical_cores=cores or None,
+        memory=tuple(_memory(host, plan, planned, device) for device in planned.devices),
+    )
+
+
+def _memory(host: Host, plan: Plan, planned: ServicePlan, device: DeviceGrant) -> DeviceMemory:
+    line = next((line for line in plan.ledger if line.device_uuid == device.uuid), None)
+    later = frozenset(each.name for each in plan.services if each.wave > planned.wave)
+    alone = frozenset({planned.name})
+    return DeviceMemory(
+        total_bytes=device.total_bytes,
+        budget_bytes=device.budget_bytes,
+        context_bytes=host.context_bytes or CONTEXT_BYTES,
+        fixed_bytes=planned.fixed_bytes,
+        kv_bytes_per_token=planned.kv_bytes_per_token,
+        tokens_per_block=planned.kv.tokens_per_block if planned.kv else None,
+        free_bytes=line.free_without(alone | later) if line else None,
+        free_beside_all_bytes=line.free_without(alone) if line else None,
     )
 
 

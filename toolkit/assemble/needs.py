@@ -5,16 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.plan.need import Need, from_model_config
+from toolkit.units import GIB
 
 # Of the frontend's --max-batch.
 DEFAULT_MAX_BATCH = 32
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The options of a program that decide over its memory, with their defaults; ``graph_pool_bytes`` at most."""
+
+    max_seq_len: str
+    max_num_tokens: tuple[str, int]
+    max_batch_size: tuple[str, int]
+    tokens_per_block: int
+    graph_pool_bytes: int
+
+
+# Capturing CUDA graphs took 1 to 3 GiB in public reports.
+_GRAPH_POOL_BYTES = 3 * GIB
+_SERVERS = {
+    "trtllm": _Server("max_seq_len", ("max_num_tokens", 8192), ("max_batch_size", 2048), 32, _GRAPH_POOL_BYTES),
+}
 
 
 def read(deployment: Deployment, paths: Paths) -> dict[str, Need]:
@@ -46,6 +65,8 @@ def _need(config: Mapping[str, Any], folder: Path, service: Service, recipe: Rec
     weights_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
     if recipe is not None:
         return _of_engine(config, weights_bytes, recipe)
+    if service.runtime in _SERVERS:
+        return _of_model(config, weights_bytes, service, _SERVERS[service.runtime])
     return _of_encoder(config, weights_bytes, service) if service.runtime == "flash" else None
 
 
@@ -63,6 +84,29 @@ def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Rec
         graph_pool_bytes=0,
         fused_attention=recipe.fmha == "enable",
     )
+
+
+def _of_model(config: Mapping[str, Any], weights_bytes: int | None, service: Service, server: _Server) -> Need:
+    """A model that its server loads itself, with the server's options or defaults."""
+    given = {str(key).lstrip("-").replace("-", "_"): value for key, value in service.options.items()}
+    text = config.get("text_config") or config
+    length = given.get(server.max_seq_len, text.get("max_position_embeddings"))
+    tokens, batch = (given.get(name, default) for name, default in (server.max_num_tokens, server.max_batch_size))
+    return from_model_config(
+        config,
+        weights_bytes,
+        tp_size=service.tp_size,
+        pp_size=service.pp_size,
+        max_seq_len=_count(length),
+        max_batch_size=_count(batch),
+        max_num_tokens=_count(tokens),
+        tokens_per_block=server.tokens_per_block,
+        graph_pool_bytes=server.graph_pool_bytes,
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 1 else None
 
 
 def _of_encoder(config: Mapping[str, Any], weights_bytes: int | None, service: Service) -> Need:

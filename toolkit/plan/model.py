@@ -31,7 +31,8 @@ class KvCapacity:
 class ServicePlan:
     """Resources of one service. Sharers of a GPU have different waves: each starts after SERVING of the last.
 
-    Where ``memory_bind`` is None a note says why.
+    Where ``memory_bind`` is None a note says why. ``fixed_bytes``: all of a device's budget but the KV cache; None:
+    unknown. ``kv_bytes_per_token`` 0: there is no KV cache.
     """
 
     name: str
@@ -46,6 +47,8 @@ class ServicePlan:
     after: tuple[str, ...]
     notes: tuple[str, ...] = ()
     kv: KvCapacity | None = None
+    fixed_bytes: int | None = None
+    kv_bytes_per_token: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,10 @@ class LedgerLine:
     @property
     def free_bytes(self) -> int:
         return self.total_bytes - sum(r.size_bytes for r in self.reserved)
+
+    def free_without(self, services: frozenset[str]) -> int:
+        """Bytes free while these services hold nothing."""
+        return self.free_bytes + sum(r.size_bytes for r in self.reserved if r.service in services)
 
 
 @dataclass(frozen=True)

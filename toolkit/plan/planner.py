@@ -225,7 +225,8 @@ def _service(
 ) -> ServicePlan:
     service, used = task.deployment.services[name], placed.devices(name)
     bound = binding(cores.cpus, used, task.host)
-    capacity = memory.capacity(task.needs.get(name), budget) if used else None
+    need = task.needs.get(name) if used else None
+    capacity = memory.capacity(need, budget)
     remarks = notes.of_service(service, used, cores, budget, bound=bound, host=task.host)
     total = {gpu.uuid: gpu.memory_bytes for gpu in task.host.gpus}
     total |= {part.uuid: part.memory_bytes for gpu in task.host.gpus for part in gpu.mig or ()}
@@ -242,4 +243,6 @@ def _service(
         after=service.after,
         notes=(*remarks, *([kv.describe(capacity)] if capacity else [])),
         kv=capacity,
+        fixed_bytes=need.fixed_bytes if need else None,
+        kv_bytes_per_token=need.kv_bytes_per_token if need else None,
     )

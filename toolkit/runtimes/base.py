@@ -74,6 +74,7 @@ class Probes:
     ``warmup``: requests that run every shape. ``register``: makes a built-in server answer everybody.
     ``canary_set``: what reaches cached blocks and chunks, asked beside ``canary``.
     ``compile_events``: JSON path with the counter ``compile_events``; None: not observable this way.
+    ``metrics``: a Prometheus page that counts tokens or requests, which tells busy from hung.
     """
 
     loaded: HttpProbe | LogProbe | None
@@ -86,6 +87,7 @@ class Probes:
     generation: Generation | None = None
     register: HttpProbe | None = None
     drain: HttpProbe | None = None
+    metrics: HttpProbe | None = None
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,38 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class DeviceMemory:
+    """How the plan divides one device's memory, in bytes; None: unknown. ``runtimes.knobs`` makes a program's number.
+
+    ``budget_bytes``: the service's own, without its CUDA context (``context_bytes``); ``fixed_bytes`` of it is all but
+    the KV cache. ``kv_bytes_per_token`` 0: no KV cache. ``free_bytes``: free before the service starts its first time,
+    when who starts later holds nothing yet; ``free_beside_all_bytes``: when every neighbour holds its own.
+    """
+
+    total_bytes: int | None = None
+    budget_bytes: int | None = None
+    context_bytes: int = 0
+    fixed_bytes: int | None = None
+    kv_bytes_per_token: int | None = None
+    tokens_per_block: int | None = None
+    free_bytes: int | None = None
+    free_beside_all_bytes: int | None = None
+
+    @property
+    def kv_bytes(self) -> int | None:
+        """What the budget leaves for the KV cache."""
+        if self.budget_bytes is None or self.fixed_bytes is None:
+            return None
+        return max(0, self.budget_bytes - self.fixed_bytes)
+
+
+@dataclass(frozen=True)
 class Assignment:
     """What the plan gives one service; the runtime turns it into argv and environment.
 
     ``device_uuids`` in plan order; ``budget_bytes`` per device, None: unknown. ``physical_cores``: how many the
     logical ``cpus`` belong to; None: as many as there are ``cpus``. ``rank_cpus``: the part of ``cpus`` beside each
-    device, in its order; empty: ranks are not told apart.
+    device, in its order; empty: ranks are not told apart. ``memory``: the ledger's view of each device, in its order.
     """
 
     cpus: tuple[int, ...]
@@ -142,6 +170,7 @@ class Assignment:
     memory_bind: tuple[int, ...] | None = None
     physical_cores: int | None = None
     rank_cpus: tuple[tuple[int, ...], ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
 
 
 @dataclass(frozen=True)
