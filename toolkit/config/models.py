@@ -65,6 +65,12 @@ def _regular_expression(value: str) -> str:
     return value
 
 
+def _volume(value: str) -> str:
+    if re.fullmatch(r"/[^:,\n]*:/[^:,\n]*(:r[ow])?", value) is None:
+        raise ValueError(f"'{value}' is no volume; write /here:/there, or /here:/there:ro")
+    return value
+
+
 SizeBytes = Annotated[int, BeforeValidator(_size, json_schema_input_type=str), AfterValidator(_positive)]
 DurationS = Annotated[float, BeforeValidator(_duration, json_schema_input_type=str), AfterValidator(_positive)]
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -92,11 +98,23 @@ class Environment(Model):
     """A container image instead: its services run in containers."""
     versions: dict[Text, Text] = {}
     """Versions of its packages, for what can't be looked into here: an image, another machine."""
+    program: Literal["docker", "podman"] = "docker"
+    """What runs the containers of an image."""
+    shm_size: SizeBytes = Field(default=1 << 30, json_schema_extra={"default": "1GiB"})
+    """Shared memory of each container; ranks and Python back ends hand tensors over in it."""
+    ulimits: dict[Text, int] = {}
+    """Limits in the container beside memlock -1 and stack 67108864, which they replace; -1: none."""
+    volumes: tuple[Annotated[Text, AfterValidator(_volume)], ...] = ()
+    """More of this machine in the container: /here:/there, or /here:/there:ro."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> Environment:
         if self.python is None and self.image is None:
             raise ValueError("name 'python' (the interpreter) or 'image' (a container image)")
+        if self.image is None and (
+            only := sorted({"program", "shm_size", "ulimits", "volumes"} & self.model_fields_set)
+        ):
+            raise ValueError(f"{', '.join(only)}: for an environment with 'image' only")
         return self
 
     @property
