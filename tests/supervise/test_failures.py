@@ -50,3 +50,23 @@ def test_other_trouble_of_the_warm_up_is_retried() -> None:
 def test_an_error_keeps_its_hint_as_advice() -> None:
     found = failures.from_error(ToolkitError("port taken", "here", "Stop it.", code="port_in_use"), "stop")
     assert (found.summary, found.kind, found.advice) == ("port taken", "port_in_use", "Stop it.")
+
+
+def test_what_was_seen_of_a_living_process_leads_and_the_diagnosis_of_its_log_follows() -> None:
+    seen = Failure("3 deep probes in a row failed: 503", "retry", "not_live")
+    found = Failure("CUDA ran out of memory", "retry_after_cleanup", "gpu_oom", "llm", "OutOfMemoryError", "Lower it.")
+    told = failures.not_working(seen, found)
+    assert told.summary == "3 deep probes in a row failed: 503: CUDA ran out of memory"
+    assert (told.verdict, told.kind, told.line, told.advice) == (
+        "retry_after_cleanup",
+        "not_live",
+        "OutOfMemoryError",
+        "Lower it.",
+    )
+    assert failures.not_working(seen, Failure("it waits", "wait", "lock")).verdict == "retry"
+
+
+def test_a_log_that_explains_nothing_only_lends_its_last_line() -> None:
+    seen = Failure("3 deep probes in a row failed: 503", "retry", "not_live")
+    told = failures.not_working(seen, failures.plain_diagnosis("up\n", None))
+    assert (told.summary, told.line) == (seen.summary, "up")

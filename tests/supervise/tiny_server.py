@@ -1,7 +1,7 @@
 """A server that starts in milliseconds and misbehaves as it is told. Standard library only.
 
 ``GET /health`` 200 · ``GET /hello`` says hello · ``GET /crash`` ends it with status 7 · ``GET /mute`` answers 503
-from then on.
+from then on · ``GET /babble`` says something else than hello from then on, with status 200.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def serve(port: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(32)
-    status = "200 OK"
+    status, word = "200 OK", "hello"
     while True:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(ConnectionError, IndexError):  # the other side may hang up
@@ -55,7 +55,9 @@ def serve(port: int) -> None:
                 os._exit(7)
             if path == "/mute":
                 status = "503 Service Unavailable"
-            body = f"hello from {os.environ.get('WHO', 'nobody')}"
+            if path == "/babble":
+                word = "blah"
+            body = f"{word} from {os.environ.get('WHO', 'nobody')}"
             head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             connection.sendall((head + body).encode())
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.environments.model import Environment
 from toolkit.facts.options import OptionTable
-from toolkit.runtimes.canaries import CanarySet
+from toolkit.canaries import CanarySet
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ def probes(token: str, warmup: str, canary: CanaryCheck, generation: Generation)
         generation=generation,
         register=HttpProbe("/v1/register", "POST", headers=headers),
         drain=HttpProbe("/v1/drain", "POST", headers=headers),
+        metrics=HttpProbe("/metrics"),
     )
 
 

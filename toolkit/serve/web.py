@@ -148,7 +148,8 @@ class Server:
         try:
             await self._backend.probe()
         except ApiError as e:
-            raise ApiError(503, e.message, headers=RETRY_AFTER) from e
+            status = 429 if e.status == 429 else 503  # a full queue is no fault
+            raise ApiError(status, e.message, code=e.code, headers=RETRY_AFTER) from e
         return web.json_response({"stage": self.status.stage})
 
     async def _metrics(self, _: web.Request) -> web.Response:

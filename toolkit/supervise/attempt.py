@@ -69,6 +69,7 @@ class World:
     cookie: str
     watch_s: float
     placement_s: float
+    deep_s: float
 
 
 @dataclass
@@ -273,7 +274,7 @@ class Attempt:
 
     async def _register(self, _: lifecycle.Register) -> None:
         running = self._process()
-        self._watcher = Watcher(running.target, self.world.http, running.tree)
+        self._watcher = Watcher(running.target, self.world.http, running.tree, running.log, self.world.clock)
         await self._watcher.count_compiles()
         await warm.register(running.target, self.world.http)
         await self._gpu_start.aclose()
@@ -284,19 +285,36 @@ class Attempt:
         await self._check_placement()
         late = await self._watcher.late_compiles() if self._watcher else None
         self.post(lifecycle.Measured(self.number, first, compiles_observed=late is not None))
+        if self._watcher is not None:
+            self._start(self._watch_deep, self._watcher)
+            await self._watch_on(self._watcher)
+
+    async def _watch_on(self, watcher: Watcher) -> None:
         checked_s = self.world.clock.now()
-        while self._watcher is not None:
-            late = await self._watcher.late_compiles()
+        while True:
+            late = await watcher.late_compiles()
             if late:
                 self.post(lifecycle.LateCompile(self.number, late))
             await self.world.clock.sleep(self.world.watch_s)
-            failure = await self._watcher.look()
+            failure = await watcher.look()
             if failure:
-                self._fail(failure)
+                await self._is_broken(failure)
                 return
             if self.world.clock.now() - checked_s >= self.world.placement_s:
                 await self._check_placement()
                 checked_s = self.world.clock.now()
+
+    async def _watch_deep(self, watcher: Watcher) -> None:
+        while watcher.asks_deep:
+            await self.world.clock.sleep(watcher.deep_pause_s(self.world.deep_s, self.world.jitter()))
+            failure = await watcher.ask(self.world.deep_s)
+            if failure:
+                await self._is_broken(failure)
+                return
+
+    async def _is_broken(self, failure: Failure) -> None:
+        """Ends the attempt of a process that lives but does not work; its log may say why."""
+        self._fail(failures.not_working(failure, await self._diagnosed(self._process(), None)))
 
     async def _check_placement(self) -> None:
         pids = [member.pid for member in self._process().tree.members()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 
 from toolkit.errors import ToolkitError
 from toolkit.supervise.lifecycle import Failure, Verdict
@@ -39,6 +40,15 @@ def stalled(found: Failure, quiet_s: float) -> Failure:
     """The diagnosis of a process that lives but made no progress for ``quiet_s``."""
     summary = f"no progress for {format_duration(quiet_s)}: {found.summary}"
     return Failure(summary, found.verdict, "stalled", found.culprit, found.line, found.advice)
+
+
+def not_working(failure: Failure, found: Failure) -> Failure:
+    """What was seen of a process that lives, with the diagnosis of its log where that knows the reason."""
+    if found.kind == "exit":  # nothing known fits the log
+        return replace(failure, line=found.line, advice=found.advice)
+    verdict = found.verdict if found.verdict in ("stop", "retry_after_cleanup") else failure.verdict
+    summary = f"{failure.summary}: {found.summary}"
+    return Failure(summary, verdict, failure.kind, found.culprit, found.line, found.advice)
 
 
 def from_error(error: ToolkitError, verdict: Verdict) -> Failure:

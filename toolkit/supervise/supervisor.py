@@ -33,6 +33,7 @@ from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
+from toolkit.supervise.watch import DEEP_S
 from toolkit.units import format_duration
 
 _LOG = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Supervisor:
         on_change: Callable[[Supervisor], None] | None = None,
         watch_s: float = WATCH_S,
         placement_s: float = PLACEMENT_S,
+        deep_s: float = DEEP_S,
     ) -> None:
         self.deployment = deployment
         self._runs = {run.name: run for run in services}
@@ -93,6 +95,7 @@ class Supervisor:
             gpu_use=gpu_use,
             watch_s=watch_s,
             placement_s=placement_s,
+            deep_s=deep_s,
         )
         self._on_change = on_change or (lambda _: None)
         now_s = self._clock.now()

@@ -1,22 +1,29 @@
-"""Looks at a serving instance: does it answer, and does it still compile?"""
+"""Looks at a serving instance: does it answer, does it answer rightly, and does it still compile?"""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import aiohttp
 
-from toolkit.supervise import window
+from toolkit.supervise import health, logs, window
+from toolkit.supervise.health import Answer, Evidence, Health
 from toolkit.supervise.lifecycle import Failure
+from toolkit.supervise.logs import LogView
 from toolkit.supervise.process import Tree
-from toolkit.warm import Target
-from toolkit.warm.client import Client, RequestFailedError, quick
+from toolkit.warm import CanaryResult, Clock, Target, deep
+from toolkit.warm.client import Client, RequestFailedError, quick, shorten
 from toolkit.warm.preload import compile_events
 
-FAILURES_TO_END = 3
-_TIMEOUT_S = 5.0
+FAILURES_TO_END = health.IN_A_ROW
+DEEP_S = 30.0  # from one deep probe to the next: one token each, which no user notices
+CANARY_EVERY = 10  # so many deep probes, the canary is asked in place of one
+_LIVE_TIMEOUT_S = 5.0
+_DEEP_TIMEOUT_S = 30.0
+_METRICS_TIMEOUT_S = 5.0
+_BUSY_STATUS = 429
 
 
 @dataclass
@@ -26,9 +33,14 @@ class Watcher:
     target: Target
     http: aiohttp.ClientSession
     tree: Tree
+    log: LogView
+    clock: Clock
     compiles_at_ready: int | None = None
-    failures: int = 0
-    before: window.Sample = field(default_factory=lambda: window.Sample(time.monotonic()))
+    _live: Health = field(default_factory=Health)
+    _deep: Health = field(default_factory=Health)
+    _asked: int = 0
+    _at_live: Evidence | None = None
+    _at_deep: Evidence | None = None
 
     async def count_compiles(self) -> None:
         """Remembers how many compiles there were before READY."""
@@ -48,27 +60,63 @@ class Watcher:
             return None
 
     async def look(self) -> Failure | None:
-        """A failure when the liveness probe went wrong several times in a row; a busy instance is not a broken one."""
+        """A failure when the liveness probe says so; a busy instance is not a broken one."""
         self.tree.members()  # so that a child that changes its session later is still known as ours
         probe = self.target.probes.live
         if probe is None:
             return None
-        try:
-            await Client(self.target, self.http).send(quick(probe, _TIMEOUT_S))
-        except RequestFailedError as error:
-            return self._count(error)
-        self.failures = 0
-        return None
+        answer = await _asked(lambda: Client(self.target, self.http).send(quick(probe, _LIVE_TIMEOUT_S)))
+        advanced = answer.kind not in ("right", "wrong") and self._advanced_since_last_look()
+        self._live, failure = health.judge(self._live, answer, advanced, "liveness probes")
+        return failure
 
-    def _count(self, error: RequestFailedError) -> Failure | None:
-        busy = isinstance(error.__cause__, asyncio.TimeoutError) and self._works()
-        self.failures += not busy
-        if self.failures < FAILURES_TO_END:
-            return None
-        return Failure(f"{FAILURES_TO_END} liveness probes in a row failed: {error.reason}", "retry", "not_live")
+    def _advanced_since_last_look(self) -> bool:
+        before, self._at_live = self._at_live, Evidence(self._sample())
+        return before is None or health.advanced(before, self._at_live)
 
-    def _works(self) -> bool:
+    @property
+    def asks_deep(self) -> bool:
+        """Whether there is anything to ask beyond the liveness probe."""
+        probes = self.target.probes
+        return probes.deep is not None or probes.generation is not None or probes.canary is not None
+
+    def deep_pause_s(self, period_s: float, jitter: float) -> float:
+        """Seconds to the next deep probe: a period, spread so that instances don't ask together; less in doubt."""
+        return min(period_s, _LIVE_TIMEOUT_S) if self._deep.in_doubt else period_s * (0.75 + jitter / 2)
+
+    async def ask(self, period_s: float) -> Failure | None:
+        """A failure when deep probes, each ``CANARY_EVERY``-th of them the canary, say so."""
+        if self._at_deep is None:
+            self._at_deep = await self._evidence()
+        self._asked += not self._deep.in_doubt  # the question that went wrong is asked again
+        what, answer = await self._answer(min(period_s, _DEEP_TIMEOUT_S))
+        before, self._at_deep = self._at_deep, await self._evidence()
+        self._deep, failure = health.judge(self._deep, answer, health.advanced(before, self._at_deep), what)
+        return failure
+
+    async def _answer(self, timeout_s: float) -> tuple[str, Answer]:
+        if self._asked % CANARY_EVERY == 0 and self.target.probes.canary is not None:
+            return "canaries", await _asked(lambda: deep.canary(self.target, self.http, timeout_s))
+        return "deep probes", await _asked(lambda: deep.one_answer(self.target, self.http, timeout_s))
+
+    async def _evidence(self) -> Evidence:
+        page = await deep.metrics(self.target, self.http, _METRICS_TIMEOUT_S)
+        return Evidence(self._sample(), health.done_work(page) if page is not None else None)
+
+    def _sample(self) -> window.Sample:
         usage = self.tree.usage()
-        after = window.Sample(time.monotonic(), 0, usage.resident_bytes, usage.cpu_s)
-        before, self.before = self.before, after
-        return window.progressed(before, after)
+        written = logs.size_bytes(self.log.path)
+        return window.Sample(self.clock.now(), written, usage.resident_bytes, usage.cpu_s)
+
+
+async def _asked(question: Callable[[], Awaitable[object]]) -> Answer:
+    try:
+        told = await question()
+    except RequestFailedError as error:
+        if error.status == _BUSY_STATUS:
+            return Answer("busy", error.reason)
+        silent = isinstance(error.__cause__, asyncio.TimeoutError)
+        return Answer("silent" if silent else "wrong", error.reason)
+    if isinstance(told, CanaryResult) and not told.ok:
+        return Answer("wrong", f"expected '{shorten(told.expected, {})}', got '{shorten(told.got, {})}'")
+    return health.RIGHT

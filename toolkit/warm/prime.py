@@ -80,7 +80,7 @@ class _Prime:
             return None
         done = len(self.warmups)
         self._tell(done, "canary")
-        verdict = await self._patiently(done, partial(_ask_canary, self.client, check))
+        verdict = await self._patiently(done, partial(ask_canary, self.client, check))
         if not verdict.ok:
             expected, got = shorten(verdict.expected, {}), shorten(verdict.got, {})
             raise WarmupError(
@@ -151,7 +151,7 @@ def _with_mode(probe: HttpProbe, mode: Warmup) -> HttpProbe:
     return probe
 
 
-async def _ask_canary(client: Client, check: CanaryCheck) -> CanaryResult:
+async def ask_canary(client: Client, check: CanaryCheck) -> CanaryResult:
     if check.request is not None:
         return await _ask_fixed_canary(client, check.request)
     generation = client.target.probes.generation
