@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from toolkit.canaries import CanarySet
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.environments.model import Environment
 from toolkit.facts.options import OptionTable
-from toolkit.canaries import CanarySet
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,15 @@ class LogCheck:
 
 @dataclass(frozen=True)
 class Container:
-    """The container that the process is the client of: ``id_file`` is written by ``program``, which also stops it."""
+    """The container that the process is the client of: ``id_file`` is written by ``program``, which also stops it.
+
+    ``client_env``: what ``program`` is called with; ``env``: what the process in the container gets.
+    """
 
     program: str
     id_file: Path
+    client_env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
