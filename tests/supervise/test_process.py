@@ -192,3 +192,79 @@ async def test_a_flooding_child_never_waits_for_us(tmp_path: Path) -> None:
     time.sleep(0.5)  # nobody reads, and the loop does not even run
     await until(lambda: (tmp_path / "log").stat().st_size > 2_000_000)
     await tree.stop(grace_s=5.0)
+
+
+# A launcher as mpirun is one: its ranks are in sessions of their own; on TERM it tells them, and waits for them.
+MPIRUN = """
+import os, signal, subprocess, sys
+RANK = "import os, signal, sys, time; os.setsid()\\n" \\
+       "signal.signal(signal.SIGTERM, lambda *_: (print('rank got TERM', flush=True), sys.exit(0)))\\n" \\
+       "print('rank up', flush=True); time.sleep(600)"
+ranks = [subprocess.Popen([sys.executable, "-I", "-S", "-c", RANK]) for _ in range(2)]
+def told(*_):
+    print("launcher got TERM", flush=True)
+    for rank in ranks:
+        rank.terminate()
+signal.signal(signal.SIGTERM, told)
+print([rank.wait() for rank in ranks], flush=True)
+"""
+
+
+async def test_term_goes_to_the_launcher_alone_which_ends_its_ranks_in_good_order(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tree = grow(log, *PYTHON, MPIRUN, who="mpirun")
+    await until(lambda: log.read_text().count("rank up") == 2)
+    assert len(carriers("mpirun")) == 3
+    assert await tree.stop(grace_s=10.0) == []
+    assert log.read_text().splitlines()[2:] == ["launcher got TERM", *["rank got TERM"] * 2, "[0, 0]"]
+    assert (tree.exit_status, carriers("mpirun")) == (0, [])
+
+
+async def test_ranks_in_sessions_of_their_own_are_killed_when_their_launcher_tells_them_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tree = grow(log, *PYTHON, MPIRUN.replace("rank.terminate()", "pass"), who="deaf")
+    await until(lambda: log.read_text().count("rank up") == 2)
+    assert await tree.stop(grace_s=0.2) == []
+    assert "rank got TERM" not in log.read_text()
+    assert (tree.exit_status, carriers("deaf")) == (-signal.SIGKILL, [])
+
+
+def stranger(*argv: str, who: str, cookie: str) -> Identity:
+    """A process that is nobody's child here, as one is whose supervisor died."""
+    start = (
+        "import subprocess, sys;print(subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=-3, stderr=-3).pid)"
+    )
+    env = {"WHO": mark(who), "COEXIST_COOKIE": cookie}
+    process._libc.prctl(process._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    done = subprocess.run([*PYTHON, start, *argv], env=env, capture_output=True, text=True, check=True)
+    found = processes.stat(int(done.stdout))
+    assert found is not None
+    return found.identity
+
+
+async def test_the_end_of_an_adopted_process_is_seen_without_its_status() -> None:
+    cookie = f"test{RUN}.adopted.1"
+    identity = stranger(*PYTHON, "import time; time.sleep(600)", who="adopted", cookie=cookie)
+    tree = Tree.adopt(identity, cookie)
+    assert (tree.exit_status, tree.members()) == (None, [identity])
+    process.send([identity], signal.SIGKILL)
+    assert await tree.wait_exit() == process.UNSEEN_STATUS
+    assert await tree.kill() == []
+
+
+async def test_an_adopted_tree_is_stopped_whole() -> None:
+    cookie = f"test{RUN}.far.1"
+    argv = (sys.executable, "-I", "-S", str(TINY_SERVER), str(free_port()), "setsid-grandchild")
+    tree = Tree.adopt(stranger(*argv, who="far", cookie=cookie), cookie)
+    await until(lambda: len(carriers("far")) == 2)
+    assert await tree.stop(grace_s=5.0) == []
+    assert carriers("far") == []
+
+
+async def test_a_pid_that_was_given_away_is_an_adopted_process_that_ended() -> None:
+    with subprocess.Popen([*PYTHON, "import time; time.sleep(600)"]) as other:
+        tree = Tree.adopt(Identity(other.pid, 1), f"test{RUN}.gone.1")
+        assert await tree.wait_exit() == process.UNSEEN_STATUS
+        assert await tree.stop(grace_s=1.0) == []
+        assert other.poll() is None
+        other.kill()

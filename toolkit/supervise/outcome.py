@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,15 +39,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class OomCount:
-    """The kills for want of memory that a control group had counted when an attempt began; None: unknown."""
+    """The kills for want of memory that a control group had counted when an attempt began; None: unknown.
+
+    ``own``: nothing but the attempt is in the group. Else a kill may have met a neighbour.
+    """
 
     folder: Path | None
     before: int | None
+    own: bool = False
 
     @classmethod
-    def begun(cls, pid: int, sysfs: Path = Path("/sys"), proc: Path = processes.PROC) -> OomCount:
-        """The count of the group that the process is in now."""
-        folder = cgroup.memory_folder(sysfs, proc, pid)
+    def begun(
+        cls, pid: int, sysfs: Path = Path("/sys"), proc: Path = processes.PROC, group: Path | None = None
+    ) -> OomCount:
+        """The count of the attempt's own ``group``; where that counts none, of the group that the supervisor is in."""
+        if group is not None and (kills := cgroup.oom_kills(group)) is not None:
+            return cls(group, kills, own=True)
+        folder = cgroup.memory_folder(sysfs, proc, pid if group is None else os.getpid())
         return cls(folder, cgroup.oom_kills(folder) if folder else None)
 
     def grew(self) -> bool | None:

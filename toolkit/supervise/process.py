@@ -1,7 +1,7 @@
-"""One process tree: started in its own session, found by its cookie, stopped whole, always reaped.
+"""One process tree: started in its own session and control group, found by its cookie, stopped whole, always reaped.
 
-A signal goes only to a process that carries the tree's cookie, belongs to its session, or stems from one that does,
-and only while its start time is the one that was seen.
+A signal goes only to a process that is in the tree's control group, carries its cookie, belongs to its session, or
+stems from one that does, and only while its start time is the one that was seen.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from toolkit import processes
 from toolkit.errors import ToolkitError
 from toolkit.processes import Identity
 from toolkit.supervise import logs
+from toolkit.supervise.groups import Group
 
 COOKIE_NAME = "COEXIST_COOKIE"
+UNSEEN_STATUS = 256  # above every real one: the process was not our child, so nobody told us how it ended
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _QUIET_LOOKS = 2  # without a member: one that forks and ends while /proc is listed leaves a child that is not listed
 _UNCLEAR_LOOKS = 5  # while a process in the middle of an exec may still turn out to be one
@@ -57,11 +60,18 @@ def reap_adopted() -> int:
 
 
 def start(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None, stdin: int, output: int, dies_with_us: bool
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    stdin: int,
+    output: int,
+    dies_with_us: bool,
+    entrance: int | None = None,
 ) -> subprocess.Popen[bytes]:
     """A process in its own session with exactly this environment; ``stdin`` and ``output`` are file descriptors.
 
-    ``dies_with_us``: the kernel kills it when we end, however we end.
+    ``dies_with_us``: the kernel kills it when we end, however we end. ``entrance``: of the control group it enters.
     Raises: ToolkitError when the program cannot be started.
     """
     try:
@@ -73,7 +83,7 @@ def start(
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=_die_with(os.getpid()) if dies_with_us else None,  # noqa: PLW1509 (one prepared system call)
+            preexec_fn=_before_exec(os.getpid() if dies_with_us else None, entrance),  # noqa: PLW1509 (system calls only)
         )
     except OSError as error:
         raise _cannot_start(argv, cwd, error) from error
@@ -81,11 +91,15 @@ def start(
     return process
 
 
-def _die_with(parent_pid: int) -> Callable[[], None]:
+def _before_exec(parent_pid: int | None, entrance: int | None) -> Callable[[], None]:
     def hook() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # it ended before the line above
-            os._exit(1)
+        if entrance is not None:
+            with contextlib.suppress(OSError):  # it is seen afterwards whether it is inside
+                os.write(entrance, b"0")
+        if parent_pid is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent_pid:  # it ended before the line above
+                os._exit(1)
 
     return hook
 
@@ -115,33 +129,90 @@ class Usage:
     cpu_s: float
 
 
-class Tree:
-    """A running process and everything that came from it. Made by ``Tree.spawn``."""
+class Main(Protocol):
+    """The process at the root of a tree."""
 
-    def __init__(self, process: subprocess.Popen[bytes], cookie: str) -> None:
-        self._process = process
+    @property
+    def pid(self) -> int: ...
+
+    def status(self) -> int | None:
+        """How it ended (negative: the signal); None while it runs."""
+
+
+@dataclass(frozen=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def status(self) -> int | None:
+        return poll(self.process)
+
+
+@dataclass(frozen=True)
+class _Stranger:
+    """A process that somebody else started."""
+
+    identity: Identity
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+    def status(self) -> int | None:
+        alive = processes.start_time(self.pid) == self.identity.start_ticks
+        return None if alive else UNSEEN_STATUS
+
+
+class Tree:
+    """A running process and everything that came from it. Made by ``Tree.spawn`` or ``Tree.adopt``."""
+
+    def __init__(self, main: Main, identity: Identity, cookie: str, group: Group | None = None) -> None:
+        self._main = main
+        self.identity = identity
         self._cookie = f"{COOKIE_NAME}={cookie}"
-        main = processes.stat(process.pid)
-        self._identity = main.identity if main else Identity(process.pid, 0)
+        self.group = group
         self._known: set[Identity] = set()
         self._exited = asyncio.Event()
         self._status: int | None = None
         self._watch_exit()
 
     @classmethod
-    def spawn(cls, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None, log: Path, cookie: str) -> Tree:
+    def spawn(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path | None,
+        log: Path,
+        cookie: str,
+        *,
+        group: Group | None = None,
+        outlives_us: bool = False,
+    ) -> Tree:
         """The tree of ``argv``, its output appended to ``log``, marked with ``cookie``. Needs a running event loop."""
-        output = logs.open_append(log)
-        try:
-            marked = {**env, COOKIE_NAME: cookie}
-            process = start(argv, env=marked, cwd=cwd, stdin=subprocess.DEVNULL, output=output, dies_with_us=True)
-        finally:
-            os.close(output)
-        return cls(process, cookie)
+        marked = {**env, COOKIE_NAME: cookie}
+        with contextlib.ExitStack() as opened:
+            output = logs.open_append(log)
+            opened.callback(os.close, output)
+            entrance = _entrance(group, opened)
+            process = start(
+                argv, env=marked, cwd=cwd, stdin=subprocess.DEVNULL, output=output, dies_with_us=not outlives_us,
+                entrance=entrance,
+            )  # fmt: skip
+        found = processes.stat(process.pid)
+        identity = found.identity if found else Identity(process.pid, 0)
+        return cls(_Child(process), identity, cookie, _entered(group, process.pid))
+
+    @classmethod
+    def adopt(cls, identity: Identity, cookie: str, group: Group | None = None) -> Tree:
+        """The tree of a process that another supervisor started. Needs a running event loop."""
+        return cls(_Stranger(identity), identity, cookie, group)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._main.pid
 
     @property
     def exit_status(self) -> int | None:
@@ -162,6 +233,8 @@ class Tree:
             self._poller = loop.create_task(self._poll_exit())
             return
         loop.add_reader(descriptor, self._on_exit, descriptor)
+        if isinstance(self._main, _Stranger):
+            self._note_exit()  # the number may have been given to somebody else before the descriptor was opened
 
     def _on_exit(self, descriptor: int) -> None:
         asyncio.get_running_loop().remove_reader(descriptor)
@@ -173,7 +246,8 @@ class Tree:
             await asyncio.sleep(0.02)
 
     def _note_exit(self) -> bool:
-        self._status = poll(self._process)
+        if self._status is None:
+            self._status = self._main.status()
         if self._status is not None:
             self._exited.set()
         return self._status is not None
@@ -185,9 +259,10 @@ class Tree:
     def _look(self) -> tuple[list[Identity], bool]:
         """The members, and whether one may have been hidden from this look."""
         found = processes.stats()
-        leader = next((each.identity for each in found if each.identity.pid == self.pid), self._identity)
-        session = self.pid if leader == self._identity else None  # the number was given to somebody else
-        claims = {each.identity.pid: self._claim(each, session) for each in found}
+        leader = next((each.identity for each in found if each.identity.pid == self.pid), self.identity)
+        session = self.pid if leader == self.identity else None  # the number was given to somebody else
+        grouped = self.group.members() if self.group else frozenset()
+        claims = {each.identity.pid: each.identity.pid in grouped or self._claim(each, session) for each in found}
         pids = processes.closure([pid for pid, claim in claims.items() if claim], found) - {os.getpid()}
         alive = [each.identity for each in found if each.identity.pid in pids and not each.dead]
         self._known = set(alive)
@@ -195,9 +270,9 @@ class Tree:
 
     def _claim(self, found: processes.Stat, session: int | None) -> bool | None:
         """True: it is ours; None: it may be, since a process in the middle of an exec shows no environment."""
-        if found.identity == self._identity or found.identity in self._known or found.session == session:
+        if found.identity == self.identity or found.identity in self._known or found.session == session:
             return True
-        if found.kernel or found.dead or found.identity.start_ticks < self._identity.start_ticks:
+        if found.kernel or found.dead or found.identity.start_ticks < self.identity.start_ticks:
             return False
         environment = processes.environment(found.identity.pid)
         return None if environment is None else self._cookie.encode() in environment
@@ -210,7 +285,7 @@ class Tree:
     async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
         """What could not be ended (normally nothing): TERM to the main process, ``grace_s``, then KILL to all."""
         if not self._note_exit():
-            self._process.terminate()
+            send([self.identity], signal.SIGTERM)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._exited.wait(), grace_s)
         return await self.kill(limit_s)
@@ -230,6 +305,8 @@ class Tree:
             pause_s = min(pause_s * 2, 0.05)
         if not self._note_exit():
             await self.wait_exit()
+        if self.group is not None:
+            self.group.remove()
         return []
 
     def kill_once(self) -> list[Identity]:
@@ -237,11 +314,32 @@ class Tree:
         return self._kill_seen()[0]
 
     def _kill_seen(self) -> tuple[list[Identity], bool]:
+        if self.group is not None:
+            self.group.kill()  # at once and whole; what follows reaps, and finds what was moved to another group
         members, unclear = self._look()
         send(members, signal.SIGKILL)
         reap_adopted()
         self._note_exit()
         return members, unclear
+
+
+def _entrance(group: Group | None, opened: contextlib.ExitStack) -> int | None:
+    if group is None:
+        return None
+    try:
+        descriptor = group.entrance()
+    except OSError:
+        return None
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _entered(group: Group | None, pid: int) -> Group | None:
+    """The group, when the process is in it; else it is removed."""
+    if group is None or pid in group.members():
+        return group
+    group.remove()
+    return None
 
 
 def send(targets: Iterable[Identity], signum: signal.Signals) -> None:
