@@ -7,11 +7,22 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.supervise import guardian, process
 
 _PROGRAM = Path(guardian.__file__)
+_NONE: Mapping[str, Mapping[str, str]] = {}
+
+
+# What every container of the deployment is labelled with.
+LABEL = "coexist.deployment"
+
+
+def label(deployment_cookie: str) -> str:
+    """The label of every container of the deployment."""
+    return f"{LABEL}={deployment_cookie}"
 
 
 def cookie_prefix(deployment_cookie: str) -> str:
@@ -20,10 +31,14 @@ def cookie_prefix(deployment_cookie: str) -> str:
 
 
 class Guard:
-    """A guardian that runs; ``keep`` starts it again when somebody killed it."""
+    """A guardian that runs; ``keep`` starts it again when somebody killed it.
 
-    def __init__(self, deployment_cookie: str) -> None:
-        self._prefix = cookie_prefix(deployment_cookie)
+    ``containers``: programs that run containers of the deployment, with the environment they are called with.
+    """
+
+    def __init__(self, deployment_cookie: str, containers: Mapping[str, Mapping[str, str]] = _NONE) -> None:
+        self._arguments = (cookie_prefix(deployment_cookie), label(deployment_cookie), *containers)
+        self._env = {name: value for env in containers.values() for name, value in env.items()}
         self._process = self._start()
 
     @property
@@ -31,9 +46,9 @@ class Guard:
         return self._process.pid
 
     def _start(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-I", "-S", str(_PROGRAM), self._prefix]
+        argv = [sys.executable, "-I", "-S", str(_PROGRAM), *self._arguments]
         return process.start(
-            argv, env={}, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL, dies_with_us=False
+            argv, env=self._env, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL, dies_with_us=False
         )
 
     def keep(self) -> bool:
