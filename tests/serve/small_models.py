@@ -50,7 +50,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer.enable_truncation(5)
     tokenizer.enable_padding(length=5)
@@ -77,3 +77,19 @@ def write_sentence_files(folder: Path, *, max_seq_length: int = 12, mode: str = 
     pooling = {"word_embedding_dimension": HIDDEN, f"pooling_mode_{mode}": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
+
+
+def write_cross_encoder(folder: Path, *, scale: float = 0.3, **changes: Any) -> Path:
+    """The folder, with a BERT under a head of one label, and no sentence-transformers files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    (folder / "config.json").write_text(json.dumps({**BERT, **head, **changes}))
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"bert.pooler.dense": (HIDDEN, HIDDEN), "classifier": (1, HIDDEN)}
+    tensors = {f"bert.{name}": tensor for name, tensor in bert_tensors().items()}
+    for name, shape in shapes.items():
+        tensors[f"{name}.weight"] = torch.randn(shape, generator=generator) * scale
+        tensors[f"{name}.bias"] = torch.randn(shape[0], generator=generator) * scale
+    save_file(tensors, folder / "model.safetensors")
+    write_tokenizer(folder)
+    return folder

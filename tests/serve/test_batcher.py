@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request
+from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request, Tokens
 
 
 class Bench:
@@ -18,12 +18,12 @@ class Bench:
         self.batcher = Batcher(self._embed, Limits(**chosen), lambda *_: None, lambda: self.now_s)  # type: ignore[arg-type]
         self.done: list[tuple[str, Exception | None]] = []
 
-    def _embed(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def _embed(self, texts: Sequence[Tokens]) -> torch.Tensor:
         self.batches.append([len(text) for text in texts])
         return torch.tensor([[float(len(text))] for text in texts])
 
     def submit(self, name: str, *lengths: int) -> Request:
-        request = Request([[0] * length for length in lengths], lambda error: self.done.append((name, error)))
+        request = Request([Tokens((0,) * length) for length in lengths], lambda error: self.done.append((name, error)))
         self.batcher.submit(request)
         return request
 
@@ -106,7 +106,7 @@ def test_a_cancelled_request_is_not_computed() -> None:
 def test_a_failure_ends_each_request_of_the_batch_once_and_drops_their_rest() -> None:
     bench = Bench(max_batch=2)
 
-    def fail(texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def fail(texts: Sequence[Tokens]) -> torch.Tensor:
         raise RuntimeError("scripted")
 
     bench.batcher._embed = fail

@@ -12,13 +12,15 @@ from tests.serve.small_models import write_bert
 from toolkit.serve import compiles
 from toolkit.serve.arguments import open_device
 from toolkit.serve.attention import Needs, obstacle
+from toolkit.serve.batcher import Tokens
 from toolkit.serve.sentence import SentenceEncoder, choose_attention, load_encoder, read_sentence_config
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
-TEXTS = [[2, 9, 3], [2, 5, 6, 7, 8, 3], [2, 40, 3], [2, 11, 12, 13, 14, 15, 16, 17, 18, 3]]
+IDS = [(2, 9, 3), (2, 5, 6, 7, 8, 3), (2, 40, 3), (2, 11, 12, 13, 14, 15, 16, 17, 18, 3)]
+TEXTS = [Tokens(ids) for ids in IDS]
 LIBRARIES = {"fa4": "flash_attn.cute", "fa3": "flash_attn_interface", "fa2": "flash_attn"}
 
 
@@ -54,7 +56,7 @@ def test_kernels_of_flash_attention_4_are_compiled_once(tmp_path: Path) -> None:
     encoder, _ = embeddings(write_bert(tmp_path), "cuda", torch.float16, "fa4")
     compiled = compiles.flash_kernels()
     assert compiled > 0
-    encoder.embed([[5] * 12] * 7)
+    encoder.embed([Tokens((5,) * 12)] * 7)
     assert compiles.flash_kernels() == compiled
 
 

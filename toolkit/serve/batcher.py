@@ -29,11 +29,26 @@ class Limits:
     max_queue: int
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """One text or one pair as ids; ``truncated`` when it was longer than the model takes.
+
+    ``second`` is where the second text of a pair begins, for models that mark it.
+    """
+
+    ids: tuple[int, ...]
+    truncated: bool = False
+    second: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 @dataclass(eq=False)
 class Request:
-    """Texts (token ids) of one client. ``on_done`` is called once, in the inference thread."""
+    """Texts of one client, as tokens. ``on_done`` is called once, in the inference thread."""
 
-    texts: Sequence[Sequence[int]]
+    texts: Sequence[Tokens]
     on_done: Callable[[Exception | None], None]
     cancelled: bool = False
     vectors: dict[int, Tensor] = field(default_factory=dict)
@@ -44,7 +59,7 @@ class Request:
 class _Text:
     request: Request
     index: int
-    ids: Sequence[int]
+    tokens: Tokens
     arrived_s: float
 
 
@@ -53,7 +68,7 @@ class Batcher:
 
     def __init__(
         self,
-        embed: Callable[[Sequence[Sequence[int]]], Tensor],
+        embed: Callable[[Sequence[Tokens]], Tensor],
         limits: Limits,
         on_batch: Callable[[int, int, float], None],
         clock: Callable[[], float] = time.monotonic,
@@ -83,7 +98,7 @@ class Batcher:
         if self._queue and len(self._queue) + len(request.texts) > self._limits.max_queue:
             raise QueueFullError
         now_s = self._clock()
-        self._queue.extend(_Text(request, index, ids, now_s) for index, ids in enumerate(request.texts))
+        self._queue.extend(_Text(request, index, tokens, now_s) for index, tokens in enumerate(request.texts))
 
     def delay_s(self) -> float | None:
         """Seconds until the next batch should start; None: nothing waits.
@@ -104,12 +119,12 @@ class Batcher:
         self._company = any(text.request is not batch[0].request for text in batch)
         start_s = self._clock()
         try:
-            vectors = self._embed([text.ids for text in batch])
+            vectors = self._embed([text.tokens for text in batch])
         except Exception as e:
             log.error("the encoder failed on %d texts", len(batch), exc_info=e)
             self._fail(batch, e)
             return
-        self._on_batch(len(batch), sum(len(text.ids) for text in batch), self._clock() - start_s)
+        self._on_batch(len(batch), sum(len(text.tokens) for text in batch), self._clock() - start_s)
         for text, vector in zip(batch, vectors, strict=True):
             self._deliver(text, vector)
 
@@ -119,7 +134,7 @@ class Batcher:
         while self._queue and len(batch) < self._limits.max_batch:
             text = self._queue[0]
             if not (text.request.cancelled or text.request.failed):
-                tokens += len(text.ids)
+                tokens += len(text.tokens)
                 if batch and tokens > self._limits.max_batch_tokens:
                     break
                 batch.append(text)

@@ -21,12 +21,13 @@ from toolkit.serve.attention import Attention, Bias, layout
 from toolkit.serve.tokenizer import read_json
 
 Activation = Callable[[Tensor], Tensor]
-_ACTIVATIONS: Mapping[str, Activation] = {
+ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": F.gelu,
     "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -46,7 +47,13 @@ class Family:
     keys: Mapping[str, str]
     positions_after_padding: bool = False
     has_token_types: bool = True
+    # The second text of a pair has tokens of type 1.
+    types_pairs: bool = False
     relative_bias: str | None = None
+    # Of a cross-encoder's head, which is applied to the first token.
+    head_dense: str = "classifier.dense"
+    head_activation: str = "tanh"
+    head_out: str = "classifier.out_proj"
 
 
 _BERT_KEYS = {
@@ -83,10 +90,11 @@ _DISTILBERT = Family(
     layer="transformer.layer", query="attention.q_lin", key="attention.k_lin", value="attention.v_lin",
     output="attention.out_lin", attention_norm="sa_layer_norm", expand="ffn.lin1", reduce="ffn.lin2",
     output_norm="output_layer_norm", keys=_DISTILBERT_KEYS, has_token_types=False,
+    head_dense="pre_classifier", head_activation="relu", head_out="classifier",
 )  # fmt: skip
 # By ``model_type`` of config.json.
 FAMILIES: Mapping[str, Family] = {
-    "bert": _bert(),
+    "bert": _bert(types_pairs=True, head_dense="pooler.dense", head_out="classifier"),
     "roberta": _bert(positions_after_padding=True),
     "xlm-roberta": _bert(positions_after_padding=True),
     "camembert": _bert(positions_after_padding=True),
@@ -116,6 +124,11 @@ class EncoderConfig:
     def max_length(self) -> int:
         """The longest text in tokens."""
         return self.positions - self.first_position
+
+    @property
+    def types_pairs(self) -> bool:
+        """True when the second text of a pair is marked by its tokens' type."""
+        return self.family.types_pairs and self.token_types > 1
 
 
 def read_encoder_config(folder: Path) -> EncoderConfig:
@@ -150,8 +163,8 @@ def _family(raw: Mapping[str, Any], path: Path) -> Family:
         what = f"position_embedding_type '{raw['position_embedding_type']}' is not supported"
         raise ToolkitError(what, str(path), "Supported: absolute.", code="unsupported_architecture")
     activation = raw.get(family.keys["activation"], "gelu")
-    if activation not in _ACTIVATIONS:
-        what, known = f"the activation '{activation}' is not supported", ", ".join(_ACTIVATIONS)
+    if activation not in ACTIVATIONS:
+        what, known = f"the activation '{activation}' is not supported", ", ".join(ACTIVATIONS)
         raise ToolkitError(what, str(path), f"Supported: {known}.", code="unsupported_architecture")
     return family
 
@@ -193,11 +206,11 @@ class Checkpoint:
         self._prefix = whole.removesuffix(marker)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor of this name, in the dtype of this checkpoint.
+        """The tensor of this name, under the encoder's prefix or without it, in the dtype of this checkpoint.
 
         Raises: ToolkitError when it is missing, broken, or of another shape or kind than the sizes say.
         """
-        file, stored = self._file_of.get(self._prefix + name, (None, name))
+        file, stored = self._file_of.get(self._prefix + name) or self._file_of.get(name, (None, name))
         if file is None:
             raise self._error(f"the weight '{name}' is missing")
         try:
@@ -209,6 +222,10 @@ class Checkpoint:
             raise self._error(f"the weight '{name}' is {kind} {list(tensor.shape)}, not floating {list(shape)}")
         self._on_bytes(tensor.nbytes)
         return tensor.to(self._dtype)
+
+    def linear(self, name: str, out_size: int, in_size: int) -> Linear:
+        """The affine map of this name. Raises: ToolkitError as ``take``."""
+        return Linear(self.take(f"{name}.weight", out_size, in_size), self.take(f"{name}.bias", out_size))
 
     def _error(self, what: str) -> ToolkitError:
         return ToolkitError(what, str(self._folder), "Fetch the model again.", code="damaged_model")
@@ -295,8 +312,8 @@ class Encoder:
         self._norm = self._take_norm("embeddings.LayerNorm")
         self._layers = [self._take_layer(f"{config.family.layer}.{n}") for n in range(config.layers)]
         self._bias = self._take_bias()
-        self._activation = _ACTIVATIONS[config.activation]
-        self._counting = torch.arange(config.max_length, device=self.device)
+        self._activation = ACTIVATIONS[config.activation]
+        self._counting = torch.arange(len(self._positions), device=self.device)
 
     @property
     def device(self) -> torch.device:
@@ -313,11 +330,16 @@ class Encoder:
         """True when attention takes a position bias."""
         return self._bias is not None
 
-    def forward(self, texts: Sequence[Sequence[int]], attention: Attention) -> Tensor:
-        """Hidden states [T, N] of texts of token ids, in their order. Equal lengths side by side are fastest."""
+    def forward(
+        self, texts: Sequence[Sequence[int]], attention: Attention, seconds: Sequence[int | None] = ()
+    ) -> Tensor:
+        """Hidden states [T, N] of texts of token ids, in their order. Equal lengths side by side are fastest.
+
+        ``seconds`` says of each text where the second one of a pair begins in it.
+        """
         lengths = [len(text) for text in texts]
         ids = torch.tensor([token for text in texts for token in text], device=self.device)
-        places = torch.cat([self._counting[:length] for length in lengths])
+        places = self._places(lengths, seconds)
         where = layout(lengths, self.device, self._position_bias())
         x = self._norm(F.embedding(ids, self._words) + F.embedding(places, self._positions))
         for layer in self._layers:
@@ -326,19 +348,26 @@ class Encoder:
             x = layer.output_norm(layer.reduce(self._activation(layer.expand(x))) + x)
         return x
 
+    def _places(self, lengths: Sequence[int], seconds: Sequence[int | None]) -> Tensor:
+        """Rows of the position table."""
+        if not self.config.types_pairs or not any(seconds):
+            return torch.cat([self._counting[:length] for length in lengths])
+        counting, half = self._counting, self.config.max_length
+        parts = []
+        for length, second in zip(lengths, seconds, strict=True):
+            first = length if second is None else second
+            parts += [counting[:first], counting[half + first : half + length]]
+        return torch.cat(parts)
+
     def _position_table(self) -> Tensor:
+        """Rows of each position for tokens of type 0, and after them for tokens of type 1."""
         config = self.config
         table = self._source.take("embeddings.position_embeddings.weight", config.positions, config.hidden)
         table = table[config.first_position :]
         if not config.token_types:
             return table
-        # Texts come one at a time, so every token is of type 0.
         types = self._source.take("embeddings.token_type_embeddings.weight", config.token_types, config.hidden)
-        return table + types[0]
-
-    def _take_linear(self, name: str, out_size: int, in_size: int) -> Linear:
-        weight = self._source.take(f"{name}.weight", out_size, in_size)
-        return Linear(weight, self._source.take(f"{name}.bias", out_size))
+        return torch.cat([table + kind for kind in types[: 2 if config.types_pairs else 1]])
 
     def _take_norm(self, name: str) -> Norm:
         size = self.config.hidden
@@ -348,13 +377,13 @@ class Encoder:
     def _take_layer(self, prefix: str) -> Layer:
         config, family = self.config, self.config.family
         hidden, wide = config.hidden, config.intermediate
-        parts = [self._take_linear(f"{prefix}.{n}", hidden, hidden) for n in (family.query, family.key, family.value)]
+        parts = [self._source.linear(f"{prefix}.{n}", hidden, hidden) for n in (family.query, family.key, family.value)]
         return Layer(
             qkv=Linear(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])),
-            output=self._take_linear(f"{prefix}.{family.output}", hidden, hidden),
+            output=self._source.linear(f"{prefix}.{family.output}", hidden, hidden),
             attention_norm=self._take_norm(f"{prefix}.{family.attention_norm}"),
-            expand=self._take_linear(f"{prefix}.{family.expand}", wide, hidden),
-            reduce=self._take_linear(f"{prefix}.{family.reduce}", hidden, wide),
+            expand=self._source.linear(f"{prefix}.{family.expand}", wide, hidden),
+            reduce=self._source.linear(f"{prefix}.{family.reduce}", hidden, wide),
             output_norm=self._take_norm(f"{prefix}.{family.output_norm}"),
         )
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from toolkit.serve import arguments, compiles, embeddings
 from toolkit.serve.api import ApiError, read_object
-from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request
+from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request, Tokens
 from toolkit.serve.metrics import Metrics
 from toolkit.serve.status import Status
 from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
@@ -23,7 +23,7 @@ from toolkit.serve.worker import Worker
 if TYPE_CHECKING:
     import torch
 
-    from toolkit.serve.sentence import SentenceEncoder, SentenceTokenizer, Tokens
+    from toolkit.serve.sentence import SentenceEncoder, SentenceTokenizer
 
 ATTENTIONS = ("auto", "fa4", "fa3", "fa2", "sdpa", "vanilla", "eager")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -101,7 +101,7 @@ class FrontendBackend:
     def run_key(self, key: str) -> None:
         """Embeds as many texts of that length as the key says."""
         texts, _, tokens = key.partition("x")
-        self.encoder.embed([[0] * int(tokens)] * int(texts))
+        self.encoder.embed([Tokens((0,) * int(tokens))] * int(texts))
 
     def inference(self) -> Mapping[str, Handler]:
         """The OpenAI route."""
@@ -138,7 +138,7 @@ class FrontendBackend:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, done, error)
 
-        request = Request([text.ids for text in tokens], on_done)
+        request = Request(tokens, on_done)
         try:
             self._batcher.submit(request)
             self._notify()

@@ -63,7 +63,7 @@ def by_own_encoder(config: SentenceConfig, text: str) -> list[float]:
     weights = sentence.load_encoder(config, torch.device("cpu"), torch.float32)
     encoder = sentence.SentenceEncoder(weights, config, sentence.choose_attention(weights, "vanilla"))
     tokens = sentence.SentenceTokenizer.load(config, encoder.max_length).encode([text])[0]
-    return [float(x) for x in encoder.embed([tokens.ids])[0]]
+    return [float(x) for x in encoder.embed([tokens])[0]]
 
 
 def reference(model_dir: Path, text: str, *, own: bool) -> tuple[list[float], str]:

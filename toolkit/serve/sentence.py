@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from toolkit.errors import ToolkitError
 from toolkit.serve.attention import Attention, Needs, candidates, obstacle
+from toolkit.serve.batcher import Tokens
 from toolkit.serve.encoder import Checkpoint, Encoder, read_encoder_config
 from toolkit.serve.status import log
 from toolkit.serve.tokenizer import read_json, read_tokenizer
@@ -32,7 +33,10 @@ PROBE_TOKENS = 16
 
 @dataclass(frozen=True)
 class SentenceConfig:
-    """What a folder's files say. ``max_seq_length`` None: whatever encoder and tokenizer allow."""
+    """What a folder's files say. ``max_seq_length`` None: whatever encoder and tokenizer allow.
+
+    A cross-encoder's head takes the first token, so that is its pooling.
+    """
 
     encoder_dir: Path
     pooling: tuple[str, ...] = ("mean",)
@@ -40,6 +44,7 @@ class SentenceConfig:
     max_seq_length: int | None = None
     lower_case: bool = False
     default_prompt: str = ""
+    cross_encoder: bool = False
 
 
 def read_sentence_config(folder: Path) -> SentenceConfig:
@@ -54,14 +59,21 @@ def read_sentence_config(folder: Path) -> SentenceConfig:
     limits = read_json(encoder_dir / "sentence_bert_config.json")
     length = limits.get("max_seq_length")
     pooling = read_json(folder / modules["Pooling"] / "config.json") if "Pooling" in modules else {}
+    cross_encoder = "Pooling" not in modules and _has_head(encoder_dir)
     return SentenceConfig(
         encoder_dir=encoder_dir,
-        pooling=_pooling(pooling, folder),
+        pooling=("cls",) if cross_encoder else _pooling(pooling, folder),
         normalize="Normalize" in modules,
         max_seq_length=length if isinstance(length, int) and length > 0 else None,
         lower_case=bool(limits.get("do_lower_case", False)),
         default_prompt=_default_prompt(read_json(folder / "config_sentence_transformers.json")),
+        cross_encoder=cross_encoder,
     )
+
+
+def _has_head(encoder_dir: Path) -> bool:
+    names = read_json(encoder_dir / "config.json").get("architectures")
+    return isinstance(names, list) and any(str(name).endswith("ForSequenceClassification") for name in names)
 
 
 def _modules(folder: Path) -> Mapping[str, str]:
@@ -113,14 +125,6 @@ def _ramp(x: Tensor) -> Tensor:
     return torch.arange(1, len(x) + 1, device=x.device, dtype=x.dtype)[:, None]
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """One text as ids; ``truncated`` when it was longer than the model takes."""
-
-    ids: tuple[int, ...]
-    truncated: bool
-
-
 class SentenceTokenizer:
     """Texts to ids with the model's marks, cut to ``max_length``. Safe to use from several threads."""
 
@@ -149,9 +153,18 @@ class SentenceTokenizer:
         encodings = self._tokenizer.encode_batch([self._prompt + text for text in texts])
         return [Tokens(tuple(encoding.ids), bool(encoding.overflowing)) for encoding in encodings]
 
+    def encode_pairs(self, first: str, seconds: Sequence[str]) -> list[Tokens]:
+        """The ids of one text with each of others; of a pair that is too long, the longer text is cut."""
+        encodings = self._tokenizer.encode_batch([(first, second) for second in seconds])
+        return [Tokens(tuple(e.ids), bool(e.overflowing), _second(e.type_ids)) for e in encodings]
+
     def cut(self, ids: Sequence[int]) -> Tokens:
         """Ids that the client made, cut to the limit."""
         return Tokens(tuple(ids[: self.max_length]), len(ids) > self.max_length)
+
+
+def _second(type_ids: Sequence[int]) -> int | None:
+    return type_ids.index(1) if 1 in type_ids else None
 
 
 class SentenceEncoder:
@@ -178,12 +191,19 @@ class SentenceEncoder:
         """Token ids are below this."""
         return self._encoder.config.vocab_size
 
-    def embed(self, texts: Sequence[Sequence[int]]) -> Tensor:
-        """Embeddings [n, dimension], float32 on the CPU, of n texts of token ids in their order."""
+    @property
+    def normalizes(self) -> bool:
+        """True when embeddings have length 1."""
+        return self._config.normalize
+
+    def embed(self, texts: Sequence[Tokens]) -> Tensor:
+        """Embeddings [n, dimension], float32 on the CPU, of n texts or pairs in their order."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        by_length = [texts[i] for i in order]
         with torch.inference_mode():
-            hidden = self._encoder.forward([texts[i] for i in order], self.attention)
-            vectors = self._pool(hidden, [len(texts[i]) for i in order])
+            ids, seconds = [text.ids for text in by_length], [text.second for text in by_length]
+            hidden = self._encoder.forward(ids, self.attention, seconds)
+            vectors = self._pool(hidden, list(map(len, by_length)))
             result = torch.empty_like(vectors)
             result[torch.tensor(order)] = vectors
             return result
