@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.supervise.conftest import RUN, carriers, mark, until
+from toolkit import processes
 from toolkit.supervise import guardian, process
-from toolkit.supervise.guard import Guard, cookie_prefix
+from toolkit.supervise.guard import Guard, _close_pipe, cookie_prefix
 
 SLEEPS = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 
@@ -45,34 +46,85 @@ async def test_a_guardian_that_is_dismissed_kills_nothing() -> None:
     child.wait()
 
 
-async def test_a_guardian_whose_supervisor_vanished_kills_what_is_left() -> None:
+def vanish(guard: Guard) -> None:
+    """As the kernel does when the supervisor is killed."""
+    for each in guard._guardians:
+        _close_pipe(each)
+
+
+async def gone(guard: Guard) -> None:
+    await until(lambda: all(process.poll(each) is not None for each in guard._guardians))
+
+
+async def test_guardians_whose_supervisor_vanished_kill_what_is_left() -> None:
     child = marked(f"g3x{RUN}.llm.1", "left")
     guard = Guard(f"g3x{RUN}")
-    guard._close_pipe()  # as the kernel does when the supervisor is killed
+    vanish(guard)
     assert child.wait(10) == -signal.SIGKILL
-    await until(lambda: process.poll(guard._process) is not None)
+    await gone(guard)
 
 
 async def test_a_guardian_that_was_killed_is_replaced() -> None:
     guard = Guard(f"g4x{RUN}")
-    first = guard.pid
-    assert not guard.keep()
-    os.kill(first, signal.SIGKILL)
+    first = guard.pids
+    assert guard.keep() == 0
+    os.kill(first[0], signal.SIGKILL)
     await until(guard.keep)
-    assert guard.pid != first
+    assert guard.pids[0] != first[0]
+    assert guard.pids[1] == first[1]
     await guard.dismiss()
+
+
+async def test_one_of_the_guardians_is_enough() -> None:
+    child = marked(f"g7x{RUN}.llm.1", "second")
+    guard = Guard(f"g7x{RUN}")
+    os.kill(guard.pids[0], signal.SIGKILL)
+    vanish(guard)
+    assert child.wait(10) == -signal.SIGKILL
+    await gone(guard)
 
 
 async def test_a_guardian_does_not_end_by_a_polite_signal() -> None:
     child = marked(f"g5x{RUN}.llm.1", "polite")
     guard = Guard(f"g5x{RUN}")
-    status = Path(f"/proc/{guard.pid}/status")
-    await until(lambda: _ignored(status) & 0x4003 == 0x4003)  # HUP, INT and TERM
-    os.kill(guard.pid, signal.SIGTERM)
-    guard._close_pipe()
+    for pid in guard.pids:
+        status = Path(f"/proc/{pid}/status")
+        await until(lambda status=status: _ignored(status) & 0x4003 == 0x4003)  # type: ignore[misc]  # HUP, INT and TERM
+        os.kill(pid, signal.SIGTERM)
+    vanish(guard)
     assert child.wait(10) == -signal.SIGKILL
     assert carriers("polite") == []
-    await until(lambda: process.poll(guard._process) is not None)
+    await gone(guard)
+
+
+def test_what_descends_from_a_carrier_is_killed_though_its_environment_was_cleaned() -> None:
+    script = (
+        "import subprocess, sys, time;"
+        "child = [sys.executable, '-I', '-S', '-c', 'import time; time.sleep(600)'];"
+        "print(subprocess.Popen(child, env={}, start_new_session=True).pid, flush=True); time.sleep(600)"
+    )
+    env = {"COEXIST_COOKIE": f"g8x{RUN}.llm.1"}
+    parent = subprocess.Popen([sys.executable, "-I", "-S", "-c", script], env=env, stdout=subprocess.PIPE)
+    process._direct_children.add(parent.pid)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    guardian.kill_all(cookie_prefix(f"g8x{RUN}").encode())
+    assert parent.wait(10) == -signal.SIGKILL
+    assert processes.start_time(child) is None
+    parent.stdout.close()
+
+
+def test_attempts_that_are_spared_live_on_and_their_groups_stay(tmp_path: Path) -> None:
+    spared, other = marked(f"g9x{RUN}.my.llm.2", "spared"), marked(f"g9x{RUN}.my.llm.1", "earlier")
+    for name in ("my.llm.2", "my.llm.1"):
+        (tmp_path / name).mkdir()
+    guardian.kill_all(cookie_prefix(f"g9x{RUN}").encode(), spared=["my.llm.2"], group=str(tmp_path))
+    assert other.wait(10) == -signal.SIGKILL
+    assert spared.poll() is None
+    assert (tmp_path / "my.llm.1/cgroup.kill").read_text() == "1"
+    assert not (tmp_path / "my.llm.2/cgroup.kill").exists()
+    spared.kill()
+    spared.wait()
 
 
 def _ignored(status: Path) -> int:

@@ -1,4 +1,4 @@
-"""The supervisor's hold on its guardian process."""
+"""The supervisor's hold on its guardian processes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.supervise import guardian, process
+from toolkit.supervise.groups import Groups
 
 _PROGRAM = Path(guardian.__file__)
-_NONE: Mapping[str, Mapping[str, str]] = {}
-
-
-# What every container of the deployment is labelled with.
-LABEL = "coexist.deployment"
-
-
-def label(deployment_cookie: str) -> str:
-    """The label of every container of the deployment."""
-    return f"{LABEL}={deployment_cookie}"
+GUARDIANS = 2  # whoever kills the supervisor and a guardian in one stroke leaves the other
 
 
 def cookie_prefix(deployment_cookie: str) -> str:
@@ -31,44 +22,42 @@ def cookie_prefix(deployment_cookie: str) -> str:
 
 
 class Guard:
-    """A guardian that runs; ``keep`` starts it again when somebody killed it.
+    """Guardians that run; ``keep`` starts those again that somebody killed."""
 
-    ``containers``: programs that run containers of the deployment, with the environment they are called with.
-    """
-
-    def __init__(self, deployment_cookie: str, containers: Mapping[str, Mapping[str, str]] = _NONE) -> None:
-        self._arguments = (cookie_prefix(deployment_cookie), label(deployment_cookie), *containers)
-        self._env = {name: value for env in containers.values() for name, value in env.items()}
-        self._process = self._start()
+    def __init__(self, deployment_cookie: str, groups: Groups | None = None) -> None:
+        self._argv = [sys.executable, "-I", "-S", str(_PROGRAM), cookie_prefix(deployment_cookie)]
+        self._argv += [str(groups.folder)] if groups else []
+        self._guardians = [self._start() for _ in range(GUARDIANS)]
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pids(self) -> list[int]:
+        return [each.pid for each in self._guardians]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-I", "-S", str(_PROGRAM), *self._arguments]
         return process.start(
-            argv, env=self._env, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL, dies_with_us=False
+            self._argv, env={}, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL, dies_with_us=False
         )
 
-    def keep(self) -> bool:
-        """True when the guardian was gone and a new one was started."""
-        if process.poll(self._process) is None:
-            return False
-        self._close_pipe()
-        self._process = self._start()
-        return True
+    def keep(self) -> int:
+        """How many guardians were gone, for each of which a new one was started."""
+        gone = [each for each in self._guardians if process.poll(each) is not None]
+        for each in gone:
+            _close_pipe(each)
+            self._guardians[self._guardians.index(each)] = self._start()
+        return len(gone)
 
     async def dismiss(self) -> None:
-        """Tells it that all was stopped in good order, and reaps it."""
-        assert self._process.stdin is not None  # noqa: S101 (it was started with a pipe)
-        with contextlib.suppress(OSError):
-            os.write(self._process.stdin.fileno(), b"done\n")
-        self._close_pipe()
-        while process.poll(self._process) is None:  # noqa: ASYNC110 (no event tells a child's end everywhere)
+        """Tells them that all was stopped in good order, and reaps them."""
+        for each in self._guardians:
+            assert each.stdin is not None  # noqa: S101 (it was started with a pipe)
+            with contextlib.suppress(OSError):
+                os.write(each.stdin.fileno(), b"done\n")
+            _close_pipe(each)
+        while any(process.poll(each) is None for each in self._guardians):  # noqa: ASYNC110 (no event tells it everywhere)
             await asyncio.sleep(0.005)
 
-    def _close_pipe(self) -> None:
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+
+def _close_pipe(of: subprocess.Popen[bytes]) -> None:
+    if of.stdin is not None:
+        with contextlib.suppress(OSError):
+            of.stdin.close()

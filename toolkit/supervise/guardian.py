@@ -1,7 +1,7 @@
 """Outlives the supervisor: when its standard input closes without ``done``, it kills all that carries the cookie.
 
 Standard library only; started as ``python -I -S guardian.py NAME=PREFIX [GROUP]``. It carries no cookie itself. What
-is in a control group below GROUP is killed too, and what descends from a carrier with an environment of its own.
+is in a control group below GROUP is killed too, and what descends from a carrier though its environment was cleaned.
 """
 
 from __future__ import annotations
@@ -14,21 +14,26 @@ from collections.abc import Collection
 
 LIMIT_S = 60.0
 QUIET_ROUNDS = 5
-Process = tuple[int, int]  # pid, and start time in clock ticks since boot: the two together are used once
+PROC = "/proc"
 
 
-def carriers(prefix: bytes, proc: str = "/proc", spared: Collection[bytes] = ()) -> list[int]:
+def carriers(prefix: bytes, proc: str = PROC, spared: Collection[str] = ()) -> list[int]:
     """Processes, other than this one, whose environment has a variable that starts with ``prefix``.
 
-    ``spared``: variables whose carriers are left out.
+    ``spared``: how variables go on after the prefix whose carriers are left out.
     """
-    others = (entry for entry in os.listdir(proc) if entry.isdigit() and int(entry) != os.getpid())  # noqa: PTH208
-    return [int(entry) for entry in others if _carries(f"{proc}/{entry}/environ", prefix, spared)]
+    kept = {prefix + name.encode() for name in spared}
+    return [pid for pid in _pids(proc) if _carries(pid, prefix, kept, proc)]
 
 
-def _carries(path: str, prefix: bytes, spared: Collection[bytes]) -> bool:
-    variables = _read(path).split(b"\0")
-    return any(each.startswith(prefix) and each not in spared for each in variables)
+def _pids(proc: str) -> list[int]:
+    names = (name for name in os.listdir(proc) if name.isdigit())  # noqa: PTH208
+    return [int(name) for name in names if int(name) != os.getpid()]
+
+
+def _carries(pid: int, prefix: bytes, kept: Collection[bytes], proc: str) -> bool:
+    variables = _read(f"{proc}/{pid}/environ").split(b"\0")
+    return any(each.startswith(prefix) and each not in kept for each in variables)
 
 
 def _read(path: str) -> bytes:
@@ -39,32 +44,80 @@ def _read(path: str) -> bytes:
         return b""
 
 
-def _targets(prefix: bytes, spared: Collection[bytes], proc: str = "/proc") -> list[Process]:
-    """Carriers and all that descends from them; zombies are none."""
-    found = {int(entry): _stat(int(entry), proc) for entry in os.listdir(proc) if entry.isdigit()}  # noqa: PTH208
-    ours = set(carriers(prefix, proc, spared))
-    more = True
-    while more:
-        below = {pid for pid, (parent, _, _) in found.items() if parent in ours} - ours - {os.getpid()}
-        more = bool(below)
-        ours |= below
-    return [(pid, found[pid][1]) for pid in sorted(ours) if pid in found and not found[pid][2]]
-
-
-def _stat(pid: int, proc: str = "/proc") -> tuple[int, int, bool]:
-    """Parent, start time, and whether only its exit status is left; zeros when it is gone."""
+def _stat(pid: int, proc: str = PROC) -> tuple[int, int] | None:
+    """Parent and start time (a pid is used again, the two together are not); None: it is gone, or a zombie."""
     fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
-    return (int(fields[1]), int(fields[19]), fields[0] in (b"Z", b"X")) if fields else (0, 0, True)
+    return (int(fields[1]), int(fields[19])) if fields and fields[0] not in (b"Z", b"X") else None
 
 
-def kill_all(prefix: bytes, spared: Collection[bytes] = (), group: str | None = None) -> None:
-    """Returns when nothing was seen for a few rounds, or after a minute; ``spared``: variables of who may live."""
+def family(prefix: bytes, proc: str = PROC, spared: Collection[str] = ()) -> dict[int, int]:
+    """Start times of the carriers and of all that descends from them, by pid."""
+    found = {pid: stat for pid in _pids(proc) if (stat := _stat(pid, proc))}
+    ours, new = set[int](), set(carriers(prefix, proc, spared))
+    while new:
+        ours |= new
+        new = {pid for pid, (parent, _) in found.items() if parent in ours} - ours
+    return {pid: found[pid][1] for pid in ours & found.keys()}
+
+
+def kill_all(prefix: bytes, spared: Collection[str] = (), group: str | None = None) -> None:
+    """Returns when nothing was seen for a few rounds, or after a minute.
+
+    ``spared``: attempts (``SERVICE.NUMBER``) that may live, by cookie and by the name of their group in ``group``.
+    """
     deadline, quiet = time.monotonic() + LIMIT_S, 0
-    kept = {variable.rpartition(b".")[0].rpartition(b".")[2] + b"." + variable.rpartition(b".")[2] for variable in spared}
     while quiet < QUIET_ROUNDS and time.monotonic() < deadline:
-        _kill_groups(group, kept)
-        found = _targets(prefix, spared)
-        quiet = 0 if found else quiet + 1
-        for process in found:
-            _kill(process)
+        grouped = _kill_groups(group, spared) if group else False
+        found = family(prefix, spared=spared)
+        quiet = 0 if found or grouped else quiet + 1
+        for pid, started in found.items():
+            _kill(pid, started)
         time.sleep(0.02)
+
+
+def _kill(pid: int, started: int) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        stat = _stat(pid)  # read after the descriptor was opened: it cannot change its meaning any more
+        if stat and stat[1] == started:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _kill_groups(group: str, spared: Collection[str]) -> bool:
+    """True while one of the groups that were killed still has members."""
+    names = os.listdir(group) if os.path.isdir(group) else []  # noqa: PTH112, PTH208
+    folders = [f"{group}/{name}" for name in names if name not in spared]
+    return any([_kill_group(folder) for folder in folders if os.path.isdir(folder)])  # noqa: C419, PTH112
+
+
+def _kill_group(folder: str) -> bool:
+    try:
+        with open(f"{folder}/cgroup.kill", "w") as file:  # noqa: PTH123
+            file.write("1")
+        for below, _, _ in os.walk(folder, topdown=False):
+            os.rmdir(below)  # noqa: PTH106
+    except OSError:
+        return bool(_read(f"{folder}/cgroup.procs"))
+    return False
+
+
+def main(prefix: str, group: str | None = None) -> None:
+    """Waits for the supervisor's last word, or for its end."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    said = sys.stdin.buffer.read()
+    if not said.endswith(b"done\n"):
+        kill_all(prefix.encode(), group=group)
+        if group:
+            _kill_group(group)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

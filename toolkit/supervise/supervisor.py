@@ -174,7 +174,7 @@ class Supervisor:
 
     async def _keep_in_shape(self, guard: Guard) -> None:
         if guard.keep():
-            self._journal.tell("log", text="the guardian was gone; a new one was started")
+            self._journal.tell("log", text="a guardian was gone; a new one was started")
         for path in self._folder.long_logs(self._runs):
             await asyncio.to_thread(logs.rotate, path)
 
