@@ -310,6 +310,8 @@ class Deployment(Model):
     """Services by name."""
     control_port: Annotated[int, Field(ge=0, le=65535, strict=True)] | None = None
     """Port of the HTTP API on loopback; left out or 0: a free one."""
+    on_supervisor_death: Literal["kill", "keep"] = "kill"
+    """When coexist itself is killed: nothing is left within 5 s, or services run on and the next 'up' adopts them."""
 
 
 class Limits(Model):
