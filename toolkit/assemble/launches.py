@@ -10,6 +10,7 @@ from typing import Any
 
 from toolkit import affinity, runtimes
 from toolkit.affinity import MemoryPolicy
+from toolkit.assemble import boxes
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment
 from toolkit.home import Home
@@ -17,6 +18,7 @@ from toolkit.host.model import Host
 from toolkit.plan.model import DeviceGrant, Plan, ServicePlan
 from toolkit.plan.planner import CONTEXT_BYTES
 from toolkit.runtimes.base import Assignment, Context, DeviceMemory, Launch, Program
+from toolkit.runtimes.containers import contained
 from toolkit.supervise.placement import Expected
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB
@@ -51,8 +53,13 @@ def launch(stage: Stage, name: str, token: str) -> Launch:
 
     Raises: ToolkitError when its runtime cannot do what is asked.
     """
-    runtime = runtimes.get(stage.deployment.services[name].runtime)
-    return runtime.launch(context(stage, name, token), assignment(stage.host, stage.plan, name))
+    service = stage.deployment.services[name]
+    given, assigned = context(stage, name, token), assignment(stage.host, stage.plan, name)
+    made = runtimes.get(service.runtime).launch(given, assigned)
+    environment = stage.deployment.environments.get(service.environment or "")
+    if environment is None or environment.image is None:
+        return made
+    return contained(made, boxes.box(stage.host, given, environment, _planned(stage.plan, name)), assigned)
 
 
 def launches(stage: Stage) -> dict[str, Launch]:
@@ -80,6 +87,7 @@ def context(stage: Stage, name: str, token: str) -> Context:
         environ=stage.environ,
         program=stage.programs.get(name),
         run_dir=stage.home.run(stage.deployment.name, name),
+        tokenizer_dir=stage.paths.source(name, service),
     )
 
 
@@ -142,6 +150,7 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
         grace_s=service.grace,
         late_compile=service.late_compile,
         expected=_expected(stage, planned, policy),
+        container=launch(stage, planned.name, "-").container,
     )
 
 

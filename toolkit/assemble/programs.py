@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit import environments, runtimes
+from toolkit.assemble import boxes
 from toolkit.config.load import LoadedDeployment
 from toolkit.config.models import Deployment
 from toolkit.errors import ManyFaultsError, ToolkitError
@@ -35,6 +36,7 @@ def installed(
 def check_programs(deployment: LoadedDeployment, shown: Mapping[str, Launch]) -> None:
     """Raises ManyFaultsError with every service whose program this machine lacks."""
     faults = [fault for name, launch in shown.items() if (fault := _fault(deployment, name, launch))]
+    faults += [] if faults else [fault for name in shown if (fault := boxes.fault(deployment, name, shown[name]))]
     if faults:
         raise ManyFaultsError(tuple(faults))
 
@@ -43,9 +45,11 @@ def _fault(deployment: LoadedDeployment, name: str, launch: Launch) -> ToolkitEr
     program, search = launch.argv[0], launch.env.get("PATH", "")
     if _is_there(program, launch.cwd or Path.cwd(), search):
         return None
-    key = "argv" if deployment.model.services[name].argv else "runtime"
+    service = deployment.model.services[name]
+    key = f"services.{name}.argv" if service.argv else f"services.{name}.runtime"
+    key = f"environments.{service.environment}.image" if launch.container else key
     hint = "Check the path and that it may be executed." if "/" in program else f"Install it; looked for in {search}"
-    where = deployment.where(f"services.{name}.{key}")
+    where = deployment.where(key)
     return ToolkitError(f"there is no program '{program}'", where, hint, code="no_program")
 
 

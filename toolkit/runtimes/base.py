@@ -217,7 +217,8 @@ class Context:
 
     ``reference``: the recorded right answer of a service without an engine (``prompt``, ``vector``, ``source``).
     ``environ``: the variables of coexist itself; a launch takes a named few of them. ``program``: what is installed;
-    None for the built-in servers and ``command``. ``run_dir``: where the files of a launch go.
+    None for the built-in servers and ``command``. ``run_dir``: where the files of a launch go. ``tokenizer_dir``: the
+    Hugging Face folder that the weights come from, where it is known and there.
     """
 
     deployment: Deployment
@@ -234,6 +235,7 @@ class Context:
     environ: Mapping[str, str] = field(default_factory=dict)
     program: Program | None = None
     run_dir: Path = Path("run")
+    tokenizer_dir: Path | None = None
 
 
 class Runtime(Protocol):

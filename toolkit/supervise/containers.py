@@ -22,11 +22,14 @@ _LIMIT_S = 20.0
 
 
 def labelled(argv: Sequence[str], deployment_cookie: str, attempt_cookie: str) -> tuple[str, ...]:
-    """The argv of a client's ``run``, its container marked as one of this deployment and attempt.
+    """The argv of a client's ``run``, its container named and marked as one of this deployment and attempt.
 
     The cookie in its environment shows whose its processes are, where we may read that.
     """
     program, run, *rest = argv
+    at = rest.index("--name") + 1
+    # The container of the last start may still be on its way out, and keeps its name so long.
+    rest[at] += f"-{attempt_cookie.rpartition('.')[2]}-{deployment_cookie[:6]}"
     labels = ("--label", label(deployment_cookie), "--label", f"{ATTEMPT}={attempt_cookie}")
     return (program, run, *labels, "--env", f"{COOKIE_NAME}={attempt_cookie}", *rest)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from toolkit.config.models import Restart, Warmup
-from toolkit.runtimes.base import Launch
+from toolkit.runtimes.base import Container, Launch
 from toolkit.supervise.gates import Gate
 from toolkit.supervise.lifecycle import Policy
 from toolkit.supervise.placement import Expected
@@ -27,7 +27,7 @@ class ServiceRun:
 
     ``launch`` makes the process of an attempt from its number. ``gpus`` are the dictionaries of the status document
     (``uuid``, ``index``, ``budget_mib``). ``memory_policy`` is what ``affinity.wrap`` takes. ``expected`` is what it is
-    held against once it serves.
+    held against once it serves. ``container``: what runs its containers, and how; None: it is a process of its own.
     """
 
     name: str
@@ -47,6 +47,7 @@ class ServiceRun:
     required: bool = True
     backoff_first_s: float = 0.5
     expected: Expected = field(default_factory=Expected)
+    container: Container | None = None
 
     def gate(self) -> Gate:
         """What it waits for."""
