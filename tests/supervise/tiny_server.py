@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 GRANDCHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
@@ -32,6 +33,7 @@ def main(port: int, flags: set[str]) -> None:
         sys.exit(3)
     if "exit-zero" in flags:
         sys.exit(0)
+    start_others(flags)
     if "hang" in flags:
         time.sleep(600)
     if "flood" in flags:
@@ -39,6 +41,37 @@ def main(port: int, flags: set[str]) -> None:
         for _ in range(20_000):
             os.write(1, b"x" * 99 + b"\n")
     serve(port)
+
+
+def start_others(flags: set[str]) -> None:
+    if "ranks" in flags:
+        start_ranks("abort-with-rank" in flags)
+    if "helpers" in flags:
+        threading.Thread(target=start_helpers, daemon=True).start()
+
+
+def start_ranks(abort: bool) -> None:
+    """As mpirun does: two ranks, reaped when they end; with ``abort`` the launcher ends with the first of them."""
+    argv = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
+    ranks = [subprocess.Popen(argv, env={**os.environ, "OMPI_COMM_WORLD_RANK": str(rank)}) for rank in range(2)]
+    for rank in ranks:
+        threading.Thread(target=_reap, args=(rank, abort), daemon=True).start()
+
+
+def _reap(rank: "subprocess.Popen[bytes]", abort: bool) -> None:
+    rank.wait()
+    if abort:
+        os._exit(137)
+
+
+def start_helpers() -> None:
+    """Short-lived processes of the same program, one after another; some fail."""
+    while True:
+        subprocess.run([sys.executable, "-I", "-S", "-c", "import os; os._exit(1)"], check=False)
+        helper = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"])
+        time.sleep(0.01)
+        helper.terminate()
+        helper.wait()
 
 
 def serve(port: int) -> None:

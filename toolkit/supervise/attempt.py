@@ -16,7 +16,7 @@ from toolkit import warm
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Holder
 from toolkit.runtimes.base import Launch
-from toolkit.supervise import failures, lifecycle, logs, outcome, placement, ports, window
+from toolkit.supervise import failures, lifecycle, logs, outcome, placement, ports, ranks, window
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
@@ -102,6 +102,7 @@ class Attempt:
     _ending: asyncio.Task[None] | None = None
     _proof: warm.Proof | None = None
     _watcher: Watcher | None = None
+    _death: ranks.Death | None = None
 
     def perform(self, action: Action) -> None:
         """Starts the action; its outcome is posted later, never from within this call."""
@@ -147,11 +148,15 @@ class Attempt:
             self._fail(Failure(f"a fault of coexist itself: {error!r}", "stop", "internal"))
 
     async def _after_last_words(self, error: warm.WarmupError) -> None:
-        if self._running is not None:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._running.tree.wait_exit(), _LAST_WORDS_S)
-                return  # the exit is told by who waits for it
-        self._fail(failures.from_warmup(error))
+        if self._running is None or not await self._exits_soon():
+            self._fail(failures.from_warmup(error))
+
+    async def _exits_soon(self) -> bool:
+        """True when the process ends within moments: that is told by who waits for it."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._process().tree.wait_exit(), _LAST_WORDS_S)
+            return True
+        return False
 
     def _fail(self, failure: Failure) -> None:
         self.post(lifecycle.Failed(self.number, failure, self.world.jitter()))
@@ -211,7 +216,31 @@ class Attempt:
 
     async def _watch_exit(self, running: _Running) -> None:
         exit_status = await running.tree.wait_exit()
-        self._fail(await self._diagnosed(running, exit_status))
+        await self._is_dead(running, exit_status)
+
+    async def _watch_ranks(self) -> None:
+        """Ends the attempt when a long-lived member died first, even when the process that was started lives on."""
+        tree = self._process().tree
+        found = await asyncio.to_thread(self._ranks, tree.pid, [member.pid for member in tree.members()])
+        self._death = await ranks.first_death(found, self.note, self._counts)
+        if not await self._exits_soon():
+            await self._is_dead(self._process(), self._death.exit_status)
+
+    def _counts(self, death: ranks.Death) -> bool:
+        """Whether the rank died before the process that was started; noted at once, since that often follows."""
+        first = self._process().tree.exit_status is None
+        if first and death.rank.sure:
+            self._death = self._death or death
+        return first
+
+    def _ranks(self, root: int, pids: Sequence[int]) -> tuple[ranks.Rank, ...]:
+        holders = {holder.pid for use in self.world.gpu_use() for holder in use.holders if holder.pid is not None}
+        return ranks.find(root, pids, holders)
+
+    async def _is_dead(self, running: _Running, exit_status: int | None) -> None:
+        """Whoever is told first: the death of a rank is the reason, the end of its launcher the consequence."""
+        found = await self._diagnosed(running, exit_status)
+        self._fail(found if self._death is None else failures.rank_died(self._death, found))
 
     async def _diagnosed(self, running: _Running, exit_status: int | None) -> Failure:
         """Why the attempt ended or stalls; reading the log and asking the driver are not for the event loop."""
@@ -281,6 +310,7 @@ class Attempt:
         self.post(lifecycle.Registered(self.number))
 
     async def _watch(self, _: lifecycle.Watch) -> None:
+        self._start(self._watch_ranks)
         first = await self._first_request()
         await self._check_placement()
         late = await self._watcher.late_compiles() if self._watcher else None

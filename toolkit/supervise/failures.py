@@ -10,6 +10,7 @@ from toolkit.errors import ToolkitError
 from toolkit.supervise.lifecycle import Failure, Verdict
 from toolkit.supervise.logs import last_line
 from toolkit.supervise.outcome import Outcome
+from toolkit.supervise.ranks import Death
 from toolkit.units import format_duration
 from toolkit.warm.model import CanaryResult, WarmupError
 
@@ -49,6 +50,13 @@ def not_working(failure: Failure, found: Failure) -> Failure:
     verdict = found.verdict if found.verdict in ("stop", "retry_after_cleanup") else failure.verdict
     summary = f"{failure.summary}: {found.summary}"
     return Failure(summary, verdict, failure.kind, found.culprit, found.line, found.advice)
+
+
+def rank_died(death: Death, found: Failure) -> Failure:
+    """A rank's death, and what the logs say of its reason where that is known."""
+    known = found.kind != "exit"
+    summary = f"{death}: {found.summary}" if known else str(death)
+    return replace(found, summary=summary, kind=found.kind if known else "rank_died")
 
 
 def from_error(error: ToolkitError, verdict: Verdict) -> Failure:
