@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from toolkit import processes
 from toolkit.runtimes.base import Container
-from toolkit.supervise import guardian
-from toolkit.supervise.guard import label
+from toolkit.supervise import container_guardian as guardian
+from toolkit.supervise import process
 from toolkit.supervise.process import COOKIE_NAME
 
-ATTEMPT = "coexist.attempt"
+DEPLOYMENT, ATTEMPT = "coexist.deployment", "coexist.attempt"
+_PROGRAM = Path(guardian.__file__)
 _LIMIT_S = 20.0
+_LAST_LIMIT_S = 5.0
 
 
 def labelled(argv: Sequence[str], deployment_cookie: str, attempt_cookie: str) -> tuple[str, ...]:
@@ -30,7 +34,7 @@ def labelled(argv: Sequence[str], deployment_cookie: str, attempt_cookie: str) -
     at = rest.index("--name") + 1
     # The container of the last start may still be on its way out, and keeps its name so long.
     rest[at] += f"-{attempt_cookie.rpartition('.')[2]}-{deployment_cookie[:6]}"
-    labels = ("--label", label(deployment_cookie), "--label", f"{ATTEMPT}={attempt_cookie}")
+    labels = ("--label", f"{DEPLOYMENT}={deployment_cookie}", "--label", f"{ATTEMPT}={attempt_cookie}")
     return (program, run, *labels, "--env", f"{COOKIE_NAME}={attempt_cookie}", *rest)
 
 
@@ -39,48 +43,93 @@ def forget(container: Container) -> None:
     container.id_file.unlink(missing_ok=True)
 
 
-async def stop(container: Container, attempt_cookie: str, grace_s: float) -> None:
-    """Asks the container to end; after ``grace_s`` it is killed. An answer is not waited for longer than that."""
+def stop(container: Container, attempt_cookie: str, grace_s: float) -> None:
+    """Asks the container to end; after ``grace_s`` it is killed. Blocks until it has ended."""
+    env, limit_s = container.client_env, grace_s + _LIMIT_S
     with contextlib.suppress(OSError, subprocess.SubprocessError):  # what is still there is removed afterwards
-        ids = await asyncio.to_thread(_ids, container, attempt_cookie)
-        if ids:
-            await asyncio.to_thread(_stop, container, ids, grace_s)
+        if found := _ids(container, attempt_cookie):
+            seconds = str(max(1, round(grace_s)))
+            guardian.client(container.program, "stop", "-t", seconds, *found, env=env, timeout_s=limit_s)
 
 
-def _stop(container: Container, ids: Sequence[str], grace_s: float) -> None:
-    seconds = str(max(1, round(grace_s)))
-    limit_s = grace_s + _LIMIT_S
-    guardian.client(container.program, "stop", "-t", seconds, *ids, env=dict(container.client_env), timeout_s=limit_s)
+def remove(container: Container, attempt_cookie: str, limit_s: float = _LIMIT_S) -> str | None:
+    """None once nothing of the attempt's container is left, else why not. Blocks."""
+    return guardian.remove(container.program, f"{ATTEMPT}={attempt_cookie}", container.client_env, limit_s)
 
 
-async def remove(container: Container, attempt_cookie: str) -> str | None:
-    """None once nothing of the attempt's container is left, else why not."""
-    return await asyncio.to_thread(remove_now, container, attempt_cookie)
+def remove_now(container: Container, attempt_cookie: str) -> None:
+    """As ``remove``, for a supervisor that has no time left."""
+    remove(container, attempt_cookie, _LAST_LIMIT_S)
 
 
-def remove_now(container: Container, attempt_cookie: str, limit_s: float = _LIMIT_S) -> str | None:
-    """As ``remove``; blocks."""
-    env = dict(container.client_env)
-    return guardian.remove_containers(container.program, f"{ATTEMPT}={attempt_cookie}", env, limit_s)
+def remove_left(used: Iterable[Container], deployment_cookie: str, kept: Collection[str] = ()) -> None:
+    """Removes what an earlier supervisor left behind, but for the attempts (by cookie) that are kept. Blocks."""
+    spared = [f"{ATTEMPT}={cookie}" for cookie in kept]
+    for program, env in clients(used).items():
+        guardian.remove(program, f"{DEPLOYMENT}={deployment_cookie}", env, _LIMIT_S, spared)
+
+
+def clients(used: Iterable[Container]) -> Mapping[str, Mapping[str, str]]:
+    """The programs that run these containers, each with what it is called with."""
+    return {container.program: container.client_env for container in used}
 
 
 def pids(container: Container) -> tuple[int, ...]:
     """The processes in the container, as this machine numbers them; empty where that cannot be told. Blocks."""
     try:
         found = container.id_file.read_text().strip()
-        told = guardian.client(
-            container.program, "inspect", "--format", "{{.State.Pid}}", found, env=dict(container.client_env)
-        )
-        main = int(told)
+        format_ = ("--format", "{{.State.Pid}}")
+        main = int(guardian.client(container.program, "inspect", *format_, found, env=container.client_env))
     except (OSError, ValueError, subprocess.SubprocessError):
         return ()
-    # 0: it has ended, or the engine is on another machine.
-    return tuple(processes.descendants(main)) if main > 0 and Path(f"/proc/{main}").exists() else ()
+    # 0: it has ended. No such process: the engine is on another machine.
+    return tuple(processes.descendants(main)) if main > 0 and processes.stat(main) else ()
 
 
-def _ids(container: Container, attempt_cookie: str) -> list[str]:
+def _ids(container: Container, attempt_cookie: str) -> Collection[str]:
     """The id that the client wrote down; before that, whatever has the attempt's label."""
     with contextlib.suppress(OSError):
         if written := container.id_file.read_text().split():
             return written
-    return guardian.containers(container.program, f"{ATTEMPT}={attempt_cookie}", dict(container.client_env))
+    return guardian.ids(container.program, f"{ATTEMPT}={attempt_cookie}", container.client_env)
+
+
+class Guard:
+    """A guardian of containers that runs; without containers there is none."""
+
+    def __init__(self, deployment_cookie: str, used: Iterable[Container]) -> None:
+        found = clients(used)
+        label = f"{DEPLOYMENT}={deployment_cookie}"
+        self._argv = [sys.executable, "-I", "-S", str(_PROGRAM), label, *found]
+        self._env = {name: value for env in found.values() for name, value in env.items()}
+        self._process = self._start() if found else None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return process.start(
+            self._argv, env=self._env, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL,
+            dies_with_us=False,
+        )  # fmt: skip
+
+    def keep(self) -> bool:
+        """True when the guardian was gone and a new one was started."""
+        if self._process is None or process.poll(self._process) is None:
+            return False
+        _close(self._process)
+        self._process = self._start()
+        return True
+
+    async def dismiss(self) -> None:
+        """Tells it that all was stopped in good order, and reaps it."""
+        if self._process is None or self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), b"done\n")
+        _close(self._process)
+        while process.poll(self._process) is None:  # noqa: ASYNC110 (no event tells a child's end everywhere)
+            await asyncio.sleep(0.005)
+
+
+def _close(of: subprocess.Popen[bytes]) -> None:
+    if of.stdin is not None:
+        with contextlib.suppress(OSError):
+            of.stdin.close()
