@@ -16,7 +16,18 @@ from toolkit import warm
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Holder
 from toolkit.runtimes.base import Launch
-from toolkit.supervise import failures, lifecycle, logs, outcome, placement, ports, ranks, window
+from toolkit.supervise import (
+    failures,
+    launch_files,
+    lifecycle,
+    log_checks,
+    logs,
+    outcome,
+    placement,
+    ports,
+    ranks,
+    window,
+)
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
@@ -203,6 +214,7 @@ class Attempt:
         if logs.is_long(path):
             logs.rotate(path)
         log = LogView(path, logs.size_bytes(path))
+        await asyncio.to_thread(launch_files.write, launch.files)
         argv = self.world.wrap(launch.argv, self.run.cpus, self.run.memory_policy)
         cookie = f"{self.world.cookie}.{self.run.name}.{self.number}"
         tree = Tree.spawn(argv, launch.env, launch.cwd, path, cookie)
@@ -265,6 +277,10 @@ class Attempt:
         guard.cancel()
         if report.attention:
             self.note(f"attention: {report.attention}")
+        wrong = await asyncio.to_thread(log_checks.judge, running.launch.log_checks, running.log)
+        if wrong is not None:
+            self._fail(wrong)
+            return
         self.post(lifecycle.Loaded(self.number, report))
 
     async def _prime(self, _: lifecycle.Prime) -> None:
