@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,9 +48,12 @@ def test_beside_a_cap_on_tokens_the_fraction_does_not_bind_first(fixed: int, kv_
 
 
 def test_known_values():
-    assert knobs.vllm_gpu_memory_utilization(DeviceMemory(80 * GIB, 59 * GIB, GIB)) == 0.75
+    assert knobs.vllm_gpu_memory_utilization(DeviceMemory(80 * GIB, 60 * GIB, GIB)) == 0.75
     assert knobs.vllm_gpu_memory_utilization(DeviceMemory(3, 1)) == 0.3333
-    assert knobs.sglang_mem_fraction_static(60 * GIB, 80 * GIB) == 0.75
+    sglang = DeviceMemory(96 * GIB, 70 * GIB, GIB, fixed_bytes=30 * GIB, free_bytes=81 * GIB, weights_bytes=20 * GIB)
+    assert knobs.sglang_mem_fraction_static(sglang) == 0.75
+    assert knobs.sglang_max_total_tokens(replace(sglang, kv_bytes_per_token=GIB)) == 40
+    assert knobs.vllm_kv_cache_bytes(replace(sglang, kv_bytes_per_token=1)) == 40 * GIB
     with pytest.raises(ValueError, match="no fraction"):
         knobs.fraction_of(1, 0)
 

@@ -111,7 +111,14 @@ def assignment(host: Host, plan: Plan, name: str) -> Assignment:
         memory_bind=planned.memory_bind,
         physical_cores=cores or None,
         memory=tuple(_memory(host, plan, planned, device) for device in planned.devices),
+        compute_capabilities=tuple(_capability(host, device.uuid) for device in planned.devices),
     )
+
+
+def _capability(host: Host, uuid: str) -> str | None:
+    """Of the GPU, or of the one that a slice is of."""
+    owners = (gpu for gpu in host.gpus if uuid in (gpu.uuid, *(slice_.uuid for slice_ in gpu.mig or ())))
+    return next((gpu.compute_capability for gpu in owners), None)
 
 
 def _memory(host: Host, plan: Plan, planned: ServicePlan, device: DeviceGrant) -> DeviceMemory:
@@ -124,6 +131,7 @@ def _memory(host: Host, plan: Plan, planned: ServicePlan, device: DeviceGrant) -
         context_bytes=host.context_bytes or CONTEXT_BYTES,
         fixed_bytes=planned.fixed_bytes,
         kv_bytes_per_token=planned.kv_bytes_per_token,
+        weights_bytes=planned.weights_bytes,
         tokens_per_block=planned.kv.tokens_per_block if planned.kv else None,
         free_bytes=line.free_without(alone | later) if line else None,
         free_beside_all_bytes=line.free_without(alone) if line else None,

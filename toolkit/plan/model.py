@@ -32,7 +32,7 @@ class ServicePlan:
     """Resources of one service. Sharers of a GPU have different waves: each starts after SERVING of the last.
 
     Where ``memory_bind`` is None a note says why. ``fixed_bytes``: all of a device's budget but the KV cache; None:
-    unknown. ``kv_bytes_per_token`` 0: there is no KV cache.
+    unknown. ``kv_bytes_per_token`` 0: there is no KV cache. ``weights_bytes``: the part of them on one device.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ServicePlan:
     kv: KvCapacity | None = None
     fixed_bytes: int | None = None
     kv_bytes_per_token: int | None = None
+    weights_bytes: int | None = None
 
 
 @dataclass(frozen=True)

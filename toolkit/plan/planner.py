@@ -245,4 +245,5 @@ def _service(
         kv=capacity,
         fixed_bytes=need.fixed_bytes if need else None,
         kv_bytes_per_token=need.kv_bytes_per_token if need else None,
+        weights_bytes=need.weights_bytes if need else None,
     )

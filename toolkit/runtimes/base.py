@@ -135,8 +135,9 @@ class DeviceMemory:
     """How the plan divides one device's memory, in bytes; None: unknown. ``runtimes.knobs`` makes a program's number.
 
     ``budget_bytes``: the service's own, without its CUDA context (``context_bytes``); ``fixed_bytes`` of it is all but
-    the KV cache. ``kv_bytes_per_token`` 0: no KV cache. ``free_bytes``: free before the service starts its first time,
-    when who starts later holds nothing yet; ``free_beside_all_bytes``: when every neighbour holds its own.
+    the KV cache, ``weights_bytes`` a part of that. ``kv_bytes_per_token`` 0: no KV cache. ``free_bytes``: free before
+    the service starts its first time, when who starts later holds nothing yet; ``free_beside_all_bytes``: when every
+    neighbour holds its own.
     """
 
     total_bytes: int | None = None
@@ -147,6 +148,7 @@ class DeviceMemory:
     tokens_per_block: int | None = None
     free_bytes: int | None = None
     free_beside_all_bytes: int | None = None
+    weights_bytes: int | None = None
 
     @property
     def kv_bytes(self) -> int | None:
@@ -162,7 +164,8 @@ class Assignment:
 
     ``device_uuids`` in plan order; ``budget_bytes`` per device, None: unknown. ``physical_cores``: how many the
     logical ``cpus`` belong to; None: as many as there are ``cpus``. ``rank_cpus``: the part of ``cpus`` beside each
-    device, in its order; empty: ranks are not told apart. ``memory``: the ledger's view of each device, in its order.
+    device, in its order; empty: ranks are not told apart. ``memory``: the ledger's view of each device, in its order;
+    ``compute_capabilities`` (``9.0``) too.
     """
 
     cpus: tuple[int, ...]
@@ -176,6 +179,7 @@ class Assignment:
     physical_cores: int | None = None
     rank_cpus: tuple[tuple[int, ...], ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
+    compute_capabilities: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)

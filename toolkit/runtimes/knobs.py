@@ -25,12 +25,18 @@ def fraction_of(part_bytes: int, whole_bytes: int) -> float:
 def vllm_gpu_memory_utilization(memory: DeviceMemory) -> float | None:
     """vLLM's ``--gpu-memory-utilization``: a fraction of the device's total memory, whatever is free. None: unknown.
 
-    The CUDA context counts in it. Source: vLLM engine arguments, "The fraction of GPU memory to be used for the model
-    executor".
+    What it bounds is weights, activations and KV cache: the CUDA context is there before vLLM's first look, and vLLM
+    refuses to start when less than the fraction is free then. Source: vLLM 0.33.0, ``request_memory`` and
+    ``MemorySnapshot`` in ``v1/worker``; 0.6.3, ``determine_num_available_blocks``.
     """
     if memory.budget_bytes is None or not memory.total_bytes:
         return None
-    return fraction_of(memory.budget_bytes + memory.context_bytes, memory.total_bytes)
+    return fraction_of(memory.budget_bytes, memory.total_bytes)
+
+
+def vllm_kv_cache_bytes(memory: DeviceMemory) -> int | None:
+    """vLLM's ``--kv-cache-memory-bytes``: what the budget leaves for the KV cache. None: unknown, or no KV cache."""
+    return memory.kv_bytes if memory.kv_bytes and memory.kv_bytes_per_token else None
 
 
 def trtllm_max_tokens(memory: DeviceMemory) -> int | None:
@@ -54,9 +60,21 @@ def trtllm_free_fraction(memory: DeviceMemory, *, capped: bool) -> float | None:
     return fraction_of(min(memory.kv_bytes, left_bytes), left_bytes) if left_bytes > 0 else 0.0
 
 
-def sglang_mem_fraction_static(static_bytes: int, free_bytes: int) -> float:
+def sglang_mem_fraction_static(memory: DeviceMemory) -> float | None:
     """SGLang's ``--mem-fraction-static``: weights and KV cache, of what is free when the server starts loading.
 
-    Source: SGLang server arguments. With the device's total for the free bytes it errs on the small side.
+    It takes the most that can be free then; when less is, the KV cache is smaller. None: unknown. Source: SGLang
+    0.5.23, ``kv_cache_configurator``: the share that is not static is kept of what was free at first.
     """
-    return fraction_of(static_bytes, free_bytes)
+    if memory.budget_bytes is None or memory.free_bytes is None or memory.kv_bytes is None:
+        return None
+    static_bytes = memory.kv_bytes + (memory.weights_bytes or 0)
+    free_bytes = memory.free_bytes - memory.context_bytes
+    return fraction_of(min(static_bytes, free_bytes), free_bytes) if free_bytes > 0 else None
+
+
+def sglang_max_total_tokens(memory: DeviceMemory) -> int | None:
+    """SGLang's ``--max-total-tokens``: holds the KV cache down when more is free than planned. None: unknown."""
+    if memory.kv_bytes is None or not memory.kv_bytes_per_token:
+        return None
+    return memory.kv_bytes // memory.kv_bytes_per_token
