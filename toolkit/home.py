@@ -45,3 +45,7 @@ class Home:
     def run(self, deployment: str, service: str) -> Path:
         """The files that a service is started with."""
         return self.state(deployment) / "run" / service
+
+    def bench(self, deployment: str) -> Path:
+        """What measurements of an unfinished bench are kept in."""
+        return self.root / "bench" / deployment

@@ -22,9 +22,10 @@ CLIENT_SEEDS = 1 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What came back: seconds since the start of each token (or answer), ascending; ``failed`` requests."""
+    """What came back in ``seconds``: when each token (or answer) did, ascending; ``failed`` requests."""
 
     unit: str
+    seconds: float
     arrivals_s: tuple[float, ...]
     failed: int
 
@@ -39,7 +40,7 @@ async def run(
     asker = _Asker(Client(target, http), generation, clock, clock.now(), seconds)
     await asyncio.gather(*(asker.ask(number) for number in range(concurrency)))
     unit = "tokens" if generation.kind == "completions" else "answers"
-    return Load(unit, tuple(sorted(asker.arrivals_s)), asker.failed)
+    return Load(unit, seconds, tuple(sorted(asker.arrivals_s)), asker.failed)
 
 
 @dataclass

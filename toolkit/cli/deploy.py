@@ -14,7 +14,8 @@ from toolkit.home import Home
 from toolkit.units import parse_duration_s
 
 
-def _duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Seconds of an option such as 90s or 90."""
     try:
         return None if value is None else float(value) if value.isdecimal() else parse_duration_s(value)
     except ValueError as error:
@@ -43,7 +44,7 @@ def plan_command(config: Path, host_file: Path | None, as_json: bool) -> None:
 @config_argument
 @click.option("--detach", is_flag=True, help="Leave it running and return when it is ready.")
 @click.option("--exit-when-ready", is_flag=True, help="When all are ready: print the status, stop everything, exit 0.")
-@click.option("--timeout", callback=_duration, metavar="S", help="Not ready in this time: stop, exit 4 (such as 90s).")
+@click.option("--timeout", callback=duration, metavar="S", help="Not ready in this time: stop, exit 4 (such as 90s).")
 @json_option
 def up_command(config: Path, detach: bool, exit_when_ready: bool, timeout: float | None, as_json: bool) -> int:
     """Plan, build, launch, warm and register. In the foreground until Ctrl-C, which drains and stops everything.

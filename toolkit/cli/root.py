@@ -23,6 +23,7 @@ COMMANDS = {
     "stop": ("toolkit.cli.running", "Stop one service."),
     "down": ("toolkit.cli.running", "Drain and stop the whole deployment."),
     "diagnose": ("toolkit.cli.diagnose", "Say why a start failed or stalls."),
+    "bench": ("toolkit.cli.bench", "Measure what a start costs, against a target."),
     "schema": ("toolkit.cli.files", "Print the JSON Schema of a file, for editors."),
     "completion": ("toolkit.cli.files", "Print the shell completion script."),
 }

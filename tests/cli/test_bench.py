@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from tests.cli.deployments import Node
+from tests.ports import free_port
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_bench_boots_reports_draws_and_leaves_nothing(node, tmp_path):
+    file = node.deployment("tiny", free_port())
+    drawing = tmp_path / "boot.svg"
+    code, found = node.run(
+        "bench", "cold-start", file, "--runs", "1", "--warmup", "single", "--load", "1s", "--plot", drawing
+    )
+    assert code in {0, 1}
+    assert [each["name"] for each in found["conditions"]] == ["cold", "single"]
+    service = found["conditions"][1]["services"][0]
+    assert service["first_token_ms"]["first"] > 0
+    assert service["load"]["failed"] == 0
+    assert service["load"]["per_s"] > 0
+    assert ET.parse(drawing)  # noqa: S314  our own
+    assert node.grants() == []
+
+
+def test_a_deployment_that_cannot_start_is_told_as_up_tells_it(coexist, tmp_path):
+    file = tmp_path / "bad.yaml"
+    file.write_text('{"version": 1, "name": "bad", "services": {"x": {"runtime": "command"}}}')
+    answer = coexist("bench", "cold-start", file, "--json")
+    assert answer.code == 1
+    assert answer.error["code"]

@@ -1,0 +1,126 @@
+"""Boots a deployment again and again: with empty caches, with filled ones, and with less warm-up than it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit import __version__, workflow
+from toolkit.assemble.launches import Stage
+from toolkit.bench import report
+from toolkit.bench.boot import boot
+from toolkit.config import load
+from toolkit.config.models import Warmup
+from toolkit.files import read_json, write_atomic
+from toolkit.home import Home
+from toolkit.units import format_duration
+
+Condition = Literal["cold", "none", "single", "full"]
+COLD_BOOTS, COMPARED_BOOTS = 3, 5
+Say = Callable[[str], None]
+
+
+def conditions(runs: int, warmup: Warmup | None) -> dict[Condition, int]:
+    """How often each condition is booted. ``cold`` has empty caches, the others what the last of those left.
+
+    ``warmup`` names the only mode; else the whole warm-up is set beside none and a single request.
+    """
+    cold: dict[Condition, int] = {"cold": min(runs, COLD_BOOTS)}
+    if warmup is not None:
+        return {**cold, warmup: runs}
+    compared = min(runs, COMPARED_BOOTS)
+    return {**cold, "full": runs, "none": compared, "single": compared}
+
+
+def cold_start(
+    config: Path,
+    home: Home,
+    *,
+    runs: int,
+    warmup: Warmup | None,
+    fresh: bool,
+    timeout_s: float | None,
+    load_s: float,
+    say: Say,
+) -> dict[str, Any]:
+    """The document of ``bench cold-start --json``. What an interrupted run measured is taken up again.
+
+    Raises: ToolkitError as ``up`` does; what was measured until then is kept.
+    """
+    deployment = load.deployment(config)
+    stage = workflow.prepare(deployment, home, say)
+    asked = conditions(runs, warmup)
+    kept = Kept.open(home.bench(deployment.model.name), _key(config, asked), fresh)
+    if kept.count:
+        say(f"goes on after {kept.count} boots of an interrupted run (--fresh begins anew)")
+    for number, condition in _missing(asked, kept):
+        say(f"boot {kept.count + 1} of {sum(asked.values())}: {condition}, {number + 1} of {asked[condition]}")
+        found = asyncio.run(boot(_stage(stage, condition, kept, warmup), timeout_s, load_s, say))
+        say(f"  ready after {format_duration(found['seconds'])}")
+        kept.add(condition, found)
+    document = report.document(deployment.model.name, kept.boots, asked)
+    kept.close()
+    return document
+
+
+def _key(config: Path, asked: dict[Condition, int]) -> str:
+    return hashlib.sha256(config.read_bytes() + f"{__version__} {asked}".encode()).hexdigest()
+
+
+def _missing(asked: dict[Condition, int], kept: Kept) -> list[tuple[int, Condition]]:
+    return [(n, name) for name, count in asked.items() for n in range(len(kept.boots.get(name, ())), count)]
+
+
+def _stage(stage: Stage, condition: Condition, kept: Kept, warmup: Warmup | None) -> Stage:
+    """The same plan with the caches and the warm-up of a condition."""
+    if condition == "cold":
+        kept.empty_caches()
+    mode = (warmup or "full") if condition == "cold" else condition
+    services = {name: each.model_copy(update={"warmup": mode}) for name, each in stage.deployment.services.items()}
+    deployment = stage.deployment.model_copy(update={"services": services})
+    return replace(stage, deployment=deployment, home=replace(stage.home, caches=kept.caches))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was measured so far, on disk after each boot; the caches of the boots lie beside it."""
+
+    folder: Path
+    key: str
+    boots: dict[str, list[dict[str, Any]]]
+
+    @classmethod
+    def open(cls, folder: Path, key: str, fresh: bool) -> Kept:
+        """What an interrupted run of the same ``key`` left; nothing when there is none, or with ``fresh``."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = read_json(folder / "boots.json", {})
+        goes_on = not fresh and isinstance(found, dict) and found.get("key") == key
+        return cls(folder, key, found["boots"] if goes_on else {})
+
+    @property
+    def caches(self) -> Path:
+        return self.folder / "caches"
+
+    @property
+    def count(self) -> int:
+        return sum(len(made) for made in self.boots.values())
+
+    def empty_caches(self) -> None:
+        """Leaves the next boot nothing of the boots before it."""
+        shutil.rmtree(self.caches, ignore_errors=True)
+
+    def add(self, condition: Condition, found: dict[str, Any]) -> None:
+        """Keeps one boot."""
+        self.boots.setdefault(condition, []).append(found)
+        write_atomic(self.folder / "boots.json", json.dumps({"key": self.key, "boots": self.boots}))
+
+    def close(self) -> None:
+        """A finished run is not taken up again."""
+        self.empty_caches()
+        (self.folder / "boots.json").unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""``bench``: what a start costs, and whether it meets the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.bench import picture
+from toolkit.bench.cold_start import cold_start
+from toolkit.cli import output
+from toolkit.cli.deploy import duration
+from toolkit.cli.options import config_argument, json_option
+from toolkit.files import write_atomic
+from toolkit.home import Home
+from toolkit.units import format_duration
+
+NOT_MET = 1
+
+
+@click.group("bench")
+def bench_command() -> None:
+    """Measure a deployment.
+
+    \b
+    coexist bench cold-start configs/quickstart.yaml --runs 20
+    """
+
+
+@bench_command.command("cold-start")
+@config_argument
+@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Boots with the whole warm-up.")
+@click.option("--warmup", type=click.Choice(["none", "single", "full"]), help="Only this mode, nothing beside it.")
+@click.option("--timeout", callback=duration, metavar="S", help="Each boot must be ready in this time (such as 90s).")
+@click.option("--load", callback=duration, default="4s", show_default=True, help="How long each service is loaded.")
+@click.option("--fresh", is_flag=True, help="Begin anew where an interrupted run would be taken up.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw timeline and first tokens as SVG.")
+@json_option
+def cold_start_command(
+    config: Path,
+    *,
+    runs: int,
+    warmup: Any,
+    timeout: float | None,
+    load: float,
+    fresh: bool,
+    plot: Path | None,
+    as_json: bool,
+) -> int:
+    """Boot it again and again: with empty caches, with filled ones, and with less warm-up. It stops by itself.
+
+    Exit 0 when the target is met, 1 when it isn't. Interrupted, the next call goes on where it was.
+
+    \b
+    coexist bench cold-start configs/quickstart.yaml
+    coexist bench cold-start deploy.yaml --runs 100 --json --plot boot.svg
+    """
+    document = cold_start(
+        config, Home.find(), runs=runs, warmup=warmup, fresh=fresh, timeout_s=timeout, load_s=load, say=output.say
+    )
+    if plot is not None:
+        write_atomic(plot, picture.svg(document), mode=0o644)
+    if as_json:
+        output.document(document)
+    else:
+        _show(document)
+    return 0 if document["pass"] else NOT_MET
+
+
+def _show(document: dict[str, Any]) -> None:
+    console = output.console()
+    for table in (_starts(document), _first_tokens(document), _rows(document), _targets(document)):
+        if table.row_count:
+            console.print(table)
+            console.print()
+    for note in document["notes"]:
+        console.print(Text(f"note: {note}"))
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, header_style="bold")
+    return table
+
+
+def _starts(document: dict[str, Any]) -> Table:
+    table = _table("start", "condition", "boots", "service", "INIT", "PRELOAD", "PRIME", "parts of PRELOAD")
+    for condition in document["conditions"]:
+        for service in condition["services"]:
+            stages = (_duration(service["stages"].get(state)) for state in ("INIT", "PRELOAD", "PRIME"))
+            parts = ", ".join(f"{name} {_duration(s)}" for name, s in service["parts"].items() if s is not None)
+            table.add_row(condition["name"], str(condition["boots"]), service["name"], *stages, parts or "-")
+    return table
+
+
+def _first_tokens(document: dict[str, Any]) -> Table:
+    headings = ("condition", "service", "first", "P50", "P90", "P99", "steady", "first/steady", "rate", "to 80%", "RSS")
+    table = _table("first token after READY (ms), load and memory", *headings)
+    for condition in document["conditions"]:
+        for service in condition["services"]:
+            times, load = service["first_token_ms"], service["load"]
+            cells = (_number(times[key]) for key in ("first", "p50", "p90", "p99"))
+            rate = f"{_number(load['per_s'])} {load['unit']}/s" if load else "-"
+            table.add_row(
+                condition["name"], service["name"], *cells, _number(service["steady_ms"]),
+                _number(service["first_over_steady"], 2), rate, _duration(load["to_80_percent_s"] if load else None),
+                f"{_number(service['resident_mib'])} MiB",
+            )  # fmt: skip
+    return table
+
+
+def _rows(document: dict[str, Any]) -> Table:
+    table = _table("without warm-up", "warm-up", "service", "first P50 (ms)", "worst", "steady", "first/steady")
+    for row in document["without_warmup"]:
+        numbers = (_number(row[key]) for key in ("first_p50_ms", "first_worst_ms", "steady_ms"))
+        table.add_row(row["warmup"], row["service"], *numbers, _number(row["first_over_steady"], 2))
+    return table
+
+
+def _targets(document: dict[str, Any]) -> Table:
+    table = _table("target", "what", "service", "measured", "at most", "")
+    for target in document["targets"]:
+        verdict = {True: Text("met", "green"), False: Text("NOT MET", "bold red"), None: Text("not judged", "grey50")}
+        measured, most = _number(target["measured"], 3), _number(target["at_most"], 3)
+        table.add_row(target["id"].replace("_", " "), target["service"], measured, most, verdict[target["pass"]])
+    return table
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds)
