@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from toolkit.affinity import Placement as Pages
+from toolkit.affinity import Report
 from toolkit.supervise.lifecycle import (
     ILLEGAL_ARROWS,
     LEGAL_ARROWS,
@@ -11,6 +13,7 @@ from toolkit.supervise.lifecycle import (
     BackoffElapsed,
     Begin,
     Blocked,
+    Checked,
     End,
     Ending,
     Event,
@@ -39,12 +42,16 @@ from toolkit.supervise.lifecycle import (
     backoff_s,
     step,
 )
+from toolkit.supervise.placement import Placement
 from toolkit.warm.model import FirstRequest, Proof, StageReport
 
 PROOF = Proof(None, (), 1.0, 2.0, 0, (), 0.5)
 REPORT = StageReport({"context": 0.1, "weights": 0.2, "kv_cache": None, "tokenizer": None})
 BROKEN = Failure("it broke")
 HOPELESS = Failure("wrong GPU", verdict="stop")
+LOCKED = Failure("a stale lock", verdict="retry_after_cleanup")
+DOWNLOADS = Failure("downloads", verdict="wait")
+PLACED = Placement(Report(0, (), ()), Pages({}, None, ""))
 POLICY = Policy(max_restarts=2, window_s=100.0, backoff_first_s=1.0, backoff_cap_s=8.0, grace_s=5.0)
 
 EVENTS: dict[str, Event] = {
@@ -56,9 +63,12 @@ EVENTS: dict[str, Event] = {
     "Proven": Proven(1, PROOF),
     "Registered": Registered(1),
     "Measured": Measured(1, FirstRequest(1.0, 1.0, 1.0)),
+    "Checked": Checked(1, PLACED),
     "LateCompile": LateCompile(1, 3),
+    "Stalled/wait": Stalled(1, DOWNLOADS),
     "Stalled": Stalled(1, BROKEN),
     "Failed": Failed(1, BROKEN),
+    "Failed/clean": Failed(1, LOCKED),
     "Failed/stop": Failed(1, HOPELESS),
     "Vacated": Vacated(1),
     "Stuck": Stuck(1, Failure("pid 7 stays")),
@@ -99,16 +109,19 @@ Loaded              | !             | !               | PRIME Prime     | .     
 Proven              | .             | .               | .               | PRIME Register  | .               | .               | .                | .       | .                   | .
 Registered          | !             | !               | !               | PRIME Log       | SERVING Watch   | .               | .                | .       | .                   | .
 Measured            | .             | .               | .               | .               | .               | SERVING         | .                | .       | .                   | .
+Checked             | .             | .               | .               | .               | .               | SERVING         | .                | .       | .                   | .
 LateCompile         | .             | .               | .               | .               | .               | SERVING Log     | .                | .       | .                   | .
+Stalled/wait        | .             | .               | PRELOAD ExtendWindow Log | PRIME ExtendWindow Log | PRIME ExtendWindow Log | . | .       | .       | .                   | .
 Stalled             | .             | .               | DRAINING End    | DRAINING End    | DRAINING End    | .               | .                | .       | .                   | .
 Failed              | DRAINING End  | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | .                | .       | .                   | .
+Failed/clean        | DRAINING End  | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | .                | .       | .                   | .
 Failed/stop         | DRAINING End  | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | .                | .       | .                   | .
 Vacated             | .             | .               | INIT            | !               | !               | INIT            | BACKOFF ScheduleRetry | .  | .                   | .
 Stuck               | .             | .               | .               | .               | .               | .               | FAILED           | .       | .                   | .
 BackoffElapsed      | .             | .               | .               | .               | .               | .               | .                | .       | INIT                | .
 StopRequested       | STOPPED       | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING         | .       | STOPPED CancelRetry | .
 StopRequested/force | STOPPED       | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End     | .       | STOPPED CancelRetry | .
-RestartRequested    | .             | .               | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING         | INIT    | INIT CancelRetry    | INIT
+RestartRequested    | .             | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING         | INIT    | INIT CancelRetry    | INIT
 """  # noqa: E501
 _ROWS = [[cell.strip() for cell in line.split("|")] for line in TABLE.strip().splitlines()]
 CELLS = [(row[0], column, cell) for row in _ROWS[1:] for column, cell in zip(_ROWS[0][1:], row[1:], strict=True)]
@@ -244,6 +257,18 @@ def test_a_restart_by_a_person_gives_a_failed_instance_a_new_budget() -> None:
     spent = replace(in_state("FAILED"), recent_restarts_s=(1.0, 2.0))
     after, _ = step(spent, RestartRequested(1), 3.0)
     assert (after.state, after.attempt, after.recent_restarts_s) == (State.INIT, 2, ())
+
+
+def test_only_the_verdict_that_asks_for_it_cleans_before_the_next_attempt() -> None:
+    for verdict in ("retry", "retry_after_cleanup", "wait", "none"):
+        _, actions = step(in_state("PRELOAD"), Failed(1, Failure("it broke", verdict)), 2.0)
+        assert actions[-1] == End(clean=verdict == "retry_after_cleanup")
+
+
+def test_only_an_end_that_somebody_wants_is_planned() -> None:
+    assert End(drain_s=1.0, grace_s=1.0).planned
+    assert not End().planned
+    assert not End(clean=True).planned
 
 
 def test_a_stop_while_it_is_taken_down_for_a_retry_stops_it() -> None:

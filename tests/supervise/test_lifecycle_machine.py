@@ -17,20 +17,37 @@ from toolkit.supervise.lifecycle import (
     Action,
     End,
     Event,
+    ExtendWindow,
     Failed,
     Failure,
     Instance,
     Moved,
     Policy,
+    Prime,
     Refused,
+    Register,
+    Reserve,
     ScheduleRetry,
     Spawn,
     Stalled,
     State,
+    WaitLoaded,
+    Watch,
     step,
 )
 from toolkit.supervise.lifecycle import Vacated as VacatedEvent
 
+# Who moves an instance on: the work that was begun, which always answers. What has not begun waits for its gates, what
+# rests for a person.
+WORK = (Reserve, Spawn, WaitLoaded, ExtendWindow, Prime, Register, Watch, End, ScheduleRetry)
+OWNERS: dict[State, tuple[type[Action], ...]] = {
+    State.INIT: (Reserve,),
+    State.PRELOAD: (Spawn, WaitLoaded, ExtendWindow),
+    State.PRIME: (Prime, Register, ExtendWindow),
+    State.SERVING: (Watch,),
+    State.DRAINING: (End,),
+    State.BACKOFF: (ScheduleRetry,),
+}
 VERDICTS = st.sampled_from(["retry", "retry_after_cleanup", "wait", "stop", "none"])
 
 
@@ -40,12 +57,16 @@ class Lives(RuleBasedStateMachine):
         self.now_s = 0.0
         self.instance = Instance("llm", Policy(max_restarts=2, window_s=50.0))
         self.spawned: set[int] = set()
+        self.work: Action | None = None
 
     def happen(self, event: Event) -> tuple[Instance, tuple[Action, ...]]:
         before = self.instance
         self.instance, actions = step(before, event, self.now_s)
+        if self.instance.attempt != before.attempt:
+            self.work = None
         for action in actions:
             self.check(before, action)
+            self.work = action if isinstance(action, WORK) else self.work
         if event.attempt != before.attempt:
             assert (self.instance, actions) == (before, ())
         return before, actions
@@ -98,6 +119,12 @@ class Lives(RuleBasedStateMachine):
         assert all(stage.left_s is not None and stage.left_s >= stage.entered_s for stage in stages[:-1])
         if self.instance.state not in STAGES and stages:
             assert stages[-1].left_s is not None
+
+    @invariant()
+    def every_state_has_an_owner(self) -> None:
+        begun = self.instance.begun or self.instance.state is not State.INIT
+        if begun and self.instance.state not in AT_REST:
+            assert isinstance(self.work, OWNERS[self.instance.state])
 
     @invariant()
     def nothing_at_rest_has_a_process(self) -> None:

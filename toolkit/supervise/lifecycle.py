@@ -294,10 +294,17 @@ class End(Action):
     """Take the attempt down; answer Vacated or Stuck.
 
     Drain for ``drain_s``, TERM and wait ``grace_s`` (None: skip that step), KILL what is left, give back what it held.
+    ``clean``: then remove what it left behind that would make the next attempt fail.
     """
 
     drain_s: float | None = None
     grace_s: float | None = None
+    clean: bool = False
+
+    @property
+    def planned(self) -> bool:
+        """It is ended because somebody wants it, not because it failed."""
+        return self.grace_s is not None
 
 
 @dataclass(frozen=True)
@@ -453,7 +460,8 @@ def _fail(instance: Instance, failure: Failure, jitter: float, now_s: float) -> 
         return _draining(failed, Ending("fail", instance.state), now_s, given_up, End())
     delay_s = backoff_s(instance.policy, len(recent_restarts(instance, now_s)), jitter)
     ending = Ending("retry", instance.state, now_s + delay_s)
-    return _draining(_record(instance, failure, now_s), ending, now_s, failure.summary, End())
+    end = End(clean=failure.verdict == "retry_after_cleanup")
+    return _draining(_record(instance, failure, now_s), ending, now_s, failure.summary, end)
 
 
 def _reason_to_give_up(instance: Instance, failure: Failure, now_s: float) -> str | None:
@@ -521,7 +529,7 @@ def _stop_requested(instance: Instance, event: StopRequested, now_s: float) -> S
 
 def _restart_requested(instance: Instance, _: RestartRequested, now_s: float) -> Step:
     state, reason = instance.state, "restart was asked for"
-    if state is INIT:
+    if state is INIT and not instance.begun:
         return instance, ()
     if state is State.BACKOFF:
         after, told = _next_attempt(instance, now_s, reason)
