@@ -17,6 +17,7 @@ from toolkit.errors import ToolkitError
 from toolkit.host.model import Holder
 from toolkit.runtimes.base import Launch
 from toolkit.supervise import (
+    containers,
     failures,
     launch_files,
     lifecycle,
@@ -140,6 +141,8 @@ class Attempt:
         """Sends KILL to the whole tree without waiting; for a supervisor that has no time left."""
         if self._running is not None:
             self._running.tree.kill_once()
+            if container := self._running.launch.container:
+                containers.remove_now(container, self._cookie)
 
     def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._guarded(work, *given))
@@ -215,9 +218,7 @@ class Attempt:
             logs.rotate(path)
         log = LogView(path, logs.size_bytes(path))
         await asyncio.to_thread(launch_files.write, launch.files)
-        argv = self.world.wrap(launch.argv, self.run.cpus, self.run.memory_policy)
-        cookie = f"{self.world.cookie}.{self.run.name}.{self.number}"
-        tree = Tree.spawn(argv, launch.env, launch.cwd, path, cookie)
+        tree = Tree.spawn(self._argv(launch), launch.env, launch.cwd, path, self._cookie)
         url = f"http://127.0.0.1:{self.run.port}"
         target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
         now_s = self.world.clock.now()
@@ -225,6 +226,17 @@ class Attempt:
         self._running = _Running(tree, launch, target, log, opened, OomCount.begun(tree.pid))
         self._start(self._watch_exit, self._running)
         self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes))
+
+    @property
+    def _cookie(self) -> str:
+        return f"{self.world.cookie}.{self.run.name}.{self.number}"
+
+    def _argv(self, launch: Launch) -> Sequence[str]:
+        """Pinned here, or in a container, where its engine does it."""
+        if launch.container is None:
+            return self.world.wrap(launch.argv, self.run.cpus, self.run.memory_policy)
+        containers.forget(launch.container)
+        return containers.labelled(launch.argv, self.world.cookie, self._cookie)
 
     async def _watch_exit(self, running: _Running) -> None:
         exit_status = await running.tree.wait_exit()
@@ -363,7 +375,9 @@ class Attempt:
         self._fail(failures.not_working(failure, await self._diagnosed(self._process(), None)))
 
     async def _check_placement(self) -> None:
-        pids = [member.pid for member in self._process().tree.members()]
+        pids = {member.pid for member in self._process().tree.members()}
+        if container := self._process().launch.container:
+            pids |= set(await asyncio.to_thread(containers.pids, container))
         seen = await asyncio.to_thread(look, self.run, pids, self.world.gpu_use)
         self.post(lifecycle.Checked(self.number, placement.judge(seen, self.run.expected)))
 
@@ -391,12 +405,9 @@ class Attempt:
             task.cancel()
 
     async def _end(self, action: lifecycle.End) -> None:
-        left = await self._take_down(self._running, action) if self._running else []
-        if left:
-            pids = ", ".join(str(each.pid) for each in left)
-            advice = f"See what holds it: cat /proc/{left[0].pid}/stack"
-            failure = Failure(f"processes {pids} could not be killed", "stop", "stuck", advice=advice)
-            self.post(lifecycle.Stuck(self.number, failure))
+        stuck = await self._take_down(self._running, action) if self._running else None
+        if stuck:
+            self.post(lifecycle.Stuck(self.number, stuck))
             return
         await self._gpu_start.aclose()
         if self._give_back is not None:
@@ -404,12 +415,18 @@ class Attempt:
             self._give_back = None
         self.post(lifecycle.Vacated(self.number))
 
-    async def _take_down(self, running: _Running, action: lifecycle.End) -> list[Any]:
-        if action.drain_s is not None and running.tree.exit_status is None:
+    async def _take_down(self, running: _Running, action: lifecycle.End) -> Failure | None:
+        """What could not be ended, normally nothing. A container ends first: its client only shows it."""
+        tree, container = running.tree, running.launch.container
+        if action.drain_s is not None and tree.exit_status is None:
             await self._drain(running, action.drain_s)
-        if action.grace_s is not None:
-            return list(await running.tree.stop(action.grace_s))
-        return list(await running.tree.kill())
+        if container is not None and action.grace_s is not None:
+            await asyncio.to_thread(containers.stop, container, self._cookie, action.grace_s)
+        left = await (tree.kill() if action.grace_s is None or container else tree.stop(action.grace_s))
+        if left:
+            return failures.stuck([each.pid for each in left])
+        still = await asyncio.to_thread(containers.remove, container, self._cookie) if container else None
+        return Failure(still, "stop", "stuck") if still else None
 
     async def _drain(self, running: _Running, drain_s: float) -> None:
         try:

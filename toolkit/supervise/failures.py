@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.errors import ToolkitError
@@ -57,6 +57,13 @@ def rank_died(death: Death, found: Failure) -> Failure:
     known = found.kind != "exit"
     summary = f"{death}: {found.summary}" if known else str(death)
     return replace(found, summary=summary, kind=found.kind if known else "rank_died")
+
+
+def stuck(pids: Sequence[int]) -> Failure:
+    """Processes that outlive being killed."""
+    shown = ", ".join(map(str, pids))
+    advice = f"See what holds it: cat /proc/{pids[0]}/stack"
+    return Failure(f"processes {shown} could not be killed", "stop", "stuck", advice=advice)
 
 
 def from_error(error: ToolkitError, verdict: Verdict) -> Failure:

@@ -21,7 +21,8 @@ from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.host import gpu_use as devices
 from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
-from toolkit.supervise import document, failures, gates, guardian, lifecycle, logs, ports, process
+from toolkit.runtimes.base import Container
+from toolkit.supervise import containers, document, failures, gates, guardian, lifecycle, logs, ports, process
 from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Reserve, World, Wrap
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
@@ -145,17 +146,23 @@ class Supervisor:
         self._cleanup.callback(self._folder.close)
         if previous is not None:
             await asyncio.to_thread(guardian.kill_all, cookie_prefix(previous.cookie).encode())
+            await asyncio.to_thread(containers.remove_left, self._containers(), previous.cookie)
         ports.ensure_free({run.name: run.port for run in self._runs.values()})
         process.become_subreaper()
         cookie = secrets.token_hex(8)
         guard = Guard(cookie)
         self._cleanup.push_async_callback(guard.dismiss)
+        self._container_guard = containers.Guard(cookie, self._containers())
+        self._cleanup.push_async_callback(self._container_guard.dismiss)
         http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
         self._world = self._make_world(http=http, cookie=cookie)
         self._attempts = {name: self._attempt(name, 1) for name in self._runs}
         await self._open_control(cookie)
         await self._cleanup.enter_async_context(self._writer)
         self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house(guard)))
+
+    def _containers(self) -> list[Container]:
+        return [run.container for run in self._runs.values() if run.container]
 
     async def _open_control(self, cookie: str) -> None:
         control = Control(self, self._journal)
@@ -173,7 +180,7 @@ class Supervisor:
                 await self._keep_in_shape(guard)
 
     async def _keep_in_shape(self, guard: Guard) -> None:
-        if guard.keep():
+        if guard.keep() or self._container_guard.keep():
             self._journal.tell("log", text="a guardian was gone; a new one was started")
         for path in self._folder.long_logs(self._runs):
             await asyncio.to_thread(logs.rotate, path)
@@ -261,6 +268,11 @@ class Supervisor:
             for name, instance in self._instances.items():
                 self._inbox.append((name, lifecycle.StopRequested(instance.attempt, force=True)))
         self._settle()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop of everything was asked for."""
+        return self._stopping
 
     def stop(self, name: str) -> None:
         """Stops one service. Raises: ToolkitError when there is none of this name."""
