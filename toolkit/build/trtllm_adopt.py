@@ -16,6 +16,7 @@ from toolkit.build.trtllm_versions import last_release
 from toolkit.config.models import Limits, Recipe
 from toolkit.errors import ToolkitError
 from toolkit.facts.model import capability
+from toolkit.runtimes.trtllm_guards import KV_REUSE, refused_features
 from toolkit.store import Entry, Store, fingerprint
 from toolkit.store import manifest as manifests
 
@@ -153,13 +154,13 @@ def _wanted(engine: EngineConfig, recipe: Recipe | None) -> Iterator[Finding]:
     if engine.fmha is not None and engine.fmha != recipe.fmha:
         what = f"context attention is built with 'fmha: {engine.fmha}', 'fmha: {recipe.fmha}' is wanted"
         yield Finding("fmha_differs", "error", what, "Build it again.")
-    if recipe.kv_cache.reuse and not trtllm_guards.features(engine)[trtllm_guards.KV_REUSE]:
+    if recipe.kv_cache.reuse and not trtllm_guards.features(engine)[KV_REUSE]:
         what = "KV cache reuse is wanted, and it was built without paged context attention"
         yield Finding("kv_reuse_impossible", "error", what, "Set 'kv_cache: {reuse: false}', or build it again.")
 
 
 def _settings(engine: EngineConfig, settings: Mapping[str, Any]) -> Iterator[Finding]:
-    for fault in trtllm_guards.refused_features(trtllm_guards.features(engine), settings):
+    for fault in refused_features(trtllm_guards.features(engine), settings):
         yield Finding("needs_paged_context", "error", fault.what, fault.hint)
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.build.trtllm_versions import BuildRelease, known_releases
-from toolkit.config.faults import shown
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
 from toolkit.facts import build_options
-from toolkit.facts.options import Option
 from toolkit.names import nearest
+from toolkit.runtimes.words import BadValueError, words_of
 
 # Said elsewhere in the recipe, or kept by coexist itself.
 ELSEWHERE = {
@@ -54,14 +53,6 @@ class Given:
         return " ".join(self.words) if self.words else None
 
 
-class _BadValueError(Exception):
-    """What is wrong with a value, and what to write; never leaves this module."""
-
-    def __init__(self, what: str, hint: str | None = None) -> None:
-        super().__init__(what)
-        self.hint = hint
-
-
 def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given], list[ToolkitError]]:
     """The recipe's options by their full name, and what is wrong with them."""
     found: dict[str, Given] = {}
@@ -80,55 +71,9 @@ def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given]
         elif not (option.kind == "flag" and value is False):
             try:
                 found[option.name] = Given(key, words_of(option, value), where)
-            except _BadValueError as bad:
+            except BadValueError as bad:
                 faults.append(ToolkitError(f"'{key}': {bad}", where, bad.hint, code="options"))
     return found, faults
-
-
-def words_of(option: Option, value: Any) -> tuple[str, ...]:
-    """The value as the program takes it: ``enable`` and ``disable`` for true and false; nothing for a flag."""
-    if value is None:
-        raise _BadValueError("has no value", "Write one, or remove the key.")
-    if option.kind == "flag":
-        if value is not True:
-            raise _BadValueError(f"{shown(value)} is no value for a flag", "Write true or false.")
-        return ()
-    items = value if option.many and isinstance(value, list) else [value]
-    return tuple(_one(option, item) for item in items)
-
-
-def _one(option: Option, value: Any) -> str:
-    if isinstance(value, bool):
-        return _truth(option, value)
-    if isinstance(value, (list, dict)):
-        raise _BadValueError(f"{shown(value)} where one value belongs")
-    text = str(value)
-    if option.kind in ("int", "float"):
-        return _number(option, value)
-    if not text or text.startswith("-"):
-        raise _BadValueError(f"{shown(text)} is no value for an option")
-    if option.choices is not None and not option.open_choices and text not in option.choices:
-        near = nearest(text, option.choices)
-        hint = f"Known: {', '.join(option.choices)}." + (f" Did you mean '{near}'?" if near else "")
-        raise _BadValueError(f"{shown(value)} is none of its values", hint)
-    return text
-
-
-def _truth(option: Option, value: bool) -> str:
-    text = "enable" if value else "disable"
-    if text in (option.choices or ()):
-        return text
-    hint = f"Known: {', '.join(option.choices)}." if option.choices else None
-    raise _BadValueError(f"{shown(value)} is none of its values", hint)
-
-
-def _number(option: Option, value: Any) -> str:
-    right = type(value) is int if option.kind == "int" else isinstance(value, (int, float))
-    if not right:
-        raise _BadValueError(f"{shown(value)} is no {'whole ' if option.kind == 'int' else ''}number")
-    if value < 0:
-        raise _BadValueError(f"{value} is below zero")
-    return str(value)
 
 
 def _unknown(key: str, release: BuildRelease, where: str) -> ToolkitError:
