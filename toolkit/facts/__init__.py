@@ -3,5 +3,15 @@
 from toolkit.facts.load import load
 from toolkit.facts.model import Fact, Facts, FlashRow, Release
 from toolkit.facts.options import build_options, serve_options
+from toolkit.facts.servers import server_does
 
-__all__ = ["Fact", "Facts", "FlashRow", "Release", "build_options", "load", "serve_options"]
+__all__ = [
+    "Fact",
+    "Facts",
+    "FlashRow",
+    "Release",
+    "build_options",
+    "load",
+    "serve_options",
+    "server_does",
+]
