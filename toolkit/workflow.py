@@ -45,7 +45,7 @@ from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.runtimes import flash
 from toolkit.store import Entry, Store, Use
-from toolkit.supervise import ports
+from toolkit.supervise import notify, ports
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
@@ -247,8 +247,8 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
         with ExitStack() as in_use:
             for engine in stage.engines.values():
                 in_use.enter_context(_hold(Store(stage.home.root), engine))
-            async with reservation.tended(held) as noted:
-                supervisor = _supervisor(stage, held, noted, on_change)
+            async with reservation.tended(held) as noted, notify.tended(os.environ) as told:
+                supervisor = _supervisor(stage, held, noted, told, on_change)
                 await supervisor.start()
                 try:
                     yield supervisor

@@ -6,16 +6,20 @@ import os
 import re
 import socket
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 
 from tests.supervise.conftest import service_of, state_of, supervise, tiny, until
 from toolkit.errors import ToolkitError
-from toolkit.supervise import client, lifecycle
+from toolkit.supervise import client, control, lifecycle
 from toolkit.supervise.control import bound_socket
 from toolkit.supervise.lifecycle import ILLEGAL_ARROWS
 from toolkit.supervise.supervisor import Supervisor
@@ -204,3 +208,63 @@ async def test_a_socket_path_longer_than_an_address_works(tmp_path: Path) -> Non
         assert document["deployment"] == "tiny"
     finally:
         await supervisor.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "own", "may"), [(1000, 1000, True), (0, 1000, True), (1001, 1000, False), (1, 0, False)]
+)
+def test_a_deployment_obeys_its_own_user_and_root(peer: int, own: int, may: bool) -> None:
+    assert control.may_control(peer, own) is may
+
+
+async def test_the_kernel_tells_who_connected(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        assert control.peer_uid(ours) == os.geteuid()
+
+
+async def test_another_user_is_refused_even_where_the_file_lets_everybody_in(
+    running: Start, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = await running(tiny("a", "hang", grace_s=0.2))
+    monkeypatch.setattr(control, "peer_uid", lambda _: 65534)
+    for ask in (client.status, client.down):
+        with pytest.raises(ToolkitError, match="belongs to another user"):
+            await asyncio.to_thread(ask, state_dir)
+    assert not supervisor.stopping
+
+
+AS_NOBODY = """
+import os, socket, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+connection.sendall(b"POST /v1/down HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+print(connection.recv(100).decode().splitlines()[0])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_nobody_is_refused_by_the_kernels_word(running: Start, state_dir: Path) -> None:
+    supervisor = await running(tiny("a", "hang", grace_s=0.2))
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        address = f"{folder}/open.sock"
+        os.link(state_dir / "control.sock", address)
+        Path(address).chmod(0o666)
+        argv = [sys.executable, "-I", "-S", "-c", AS_NOBODY, address]
+        answer = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith("HTTP/1.1 403")
+    assert not supervisor.stopping
+
+
+async def test_the_supervisor_listens_on_loopback_and_nowhere_else(running: Start) -> None:
+    before = _listeners()
+    supervisor = await running(tiny("a", "hang", grace_s=0.2))
+    new = _listeners() - before
+    assert {f"http://{ip}:{port}" for ip, port in new} == {supervisor.address}
+
+
+def _listeners() -> set[tuple[str, int]]:
+    found = psutil.Process().net_connections("inet")
+    return {tuple(each.laddr) for each in found if each.status in (psutil.CONN_LISTEN, psutil.CONN_NONE)}

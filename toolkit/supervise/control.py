@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
+import struct
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from toolkit.errors import ToolkitError
 from toolkit.supervise.journal import Journal
@@ -34,6 +37,7 @@ class Controlled(Protocol):
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_UCRED = struct.Struct("iII")  # struct ucred of unix(7): pid, uid, gid
 
 
 class Control:
@@ -49,13 +53,13 @@ class Control:
         Raises: ToolkitError when the port is taken.
         """
         with bound_socket(socket_path) as unix:
-            await self._serve(self._all_routes(), unix)
+            await self._serve(self._all_routes(), unix, _own_user_only)
         tcp = _loopback(port)
         await self._serve(self._readable(), tcp)
         return int(tcp.getsockname()[1])
 
-    async def _serve(self, routes: list[web.RouteDef], at: socket.socket) -> None:
-        app = web.Application(middlewares=[_errors_as_json])
+    async def _serve(self, routes: list[web.RouteDef], at: socket.socket, *gates: Middleware) -> None:
+        app = web.Application(middlewares=[*gates, _errors_as_json])
         app.add_routes(routes)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
@@ -155,6 +159,27 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except ToolkitError as error:
         told = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
         return web.json_response({"schema": 1, "error": told}, status=404 if error.code == "unknown_service" else 409)
+
+
+@web.middleware
+async def _own_user_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The file's mode keeps others out already; this holds when the mode or the folder was changed."""
+    connection = request.get_extra_info("socket")
+    if connection is None or not may_control(peer_uid(connection), os.geteuid()):
+        told = {"code": "not_permitted", "what": "the deployment belongs to another user", "where": None, "hint": None}
+        return web.json_response({"schema": 1, "error": told}, status=403)
+    return await handler(request)
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user who opened the other end of a Unix socket, as the kernel noted it then."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(credentials)[1])
+
+
+def may_control(peer: int, own: int) -> bool:
+    """Whether that user may: the deployment's own, and root, whom nothing stops anyway."""
+    return peer in (own, 0)
 
 
 def _loopback(port: int) -> socket.socket:
