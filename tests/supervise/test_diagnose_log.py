@@ -78,3 +78,11 @@ def test_a_wrong_gpu_that_another_one_of_the_host_could_replace_is_a_matter_of_a
     host = Context("llm", devices=(Device(0, "GPU-0", "8.6"), Device(1, "GPU-1", "8.0")))
     found = diagnose(outcome(tmp_path, text, 1), host)
     assert (found.kind, "Assign GPU 1" in (found.advice or "")) == ("engine_device_mismatch", True)
+
+
+def test_a_missing_module_and_a_bad_option_are_not_tried_again(tmp_path: Path) -> None:
+    missing = "Traceback (most recent call last):\n  import vllm\nModuleNotFoundError: No module named 'vllm'\n"
+    found = diagnose(outcome(tmp_path, missing, 1))
+    assert (found.verdict, found.culprit) == ("stop", "vllm")
+    found = diagnose(outcome(tmp_path, "serve: error: unrecognized arguments: --nope\n", 2))
+    assert (found.verdict, found.culprit) == ("stop", "--nope")

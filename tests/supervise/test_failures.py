@@ -5,6 +5,7 @@ import pytest
 from toolkit.errors import ToolkitError
 from toolkit.supervise import failures
 from toolkit.supervise.lifecycle import Failure
+from toolkit.supervise.process import UNSEEN_STATUS
 from toolkit.warm.model import CanaryResult, WarmupError
 
 
@@ -15,6 +16,7 @@ from toolkit.warm.model import CanaryResult, WarmupError
         (3, "exited with status 3"),
         (-9, "was killed by SIGKILL"),
         (-250, "was killed by signal 250"),
+        (UNSEEN_STATUS, "ended, unseen by its supervisor of the time"),
     ],
 )
 def test_exit_statuses_in_words(status: int, words: str) -> None:
@@ -26,6 +28,42 @@ def test_a_plain_diagnosis_is_the_exit_and_the_last_line() -> None:
         "was killed by SIGKILL; last line of its log: OOM", line="OOM"
     )
     assert failures.plain_diagnosis("", None).summary == "makes no progress; its log is empty"
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit", "advice"),
+    [
+        ("Traceback…\nModuleNotFoundError: No module named 'uvicorn'", "uvicorn", "Install 'uvicorn'"),
+        ("/opt/x/bin/python: No module named vllm.entrypoints", "vllm.entrypoints", "Install 'vllm.entrypoints'"),
+        ("python: can't open file '/srv/serve.py': [Errno 2] No such file or directory", "/srv/serve.py", "Name"),
+        ("    x = = 1\nSyntaxError: invalid syntax", "invalid syntax", "Correct the program"),
+        ("usage: s\ns: error: the following arguments are required: --model", "--model", "Give"),
+        ("/bin/sh: line 1: mpirun: command not found", "mpirun", "Install 'mpirun'"),
+        ("sh: 1: mpirun: not found", "mpirun", "Install 'mpirun'"),
+    ],
+)
+def test_what_every_start_would_say_again_is_not_retried(words: str, culprit: str, advice: str) -> None:
+    found = failures.plain_diagnosis(f"starting\n{words}\n", 1)
+    assert (found.verdict, found.culprit) == ("stop", culprit)
+    assert (found.advice or "").startswith(advice)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("ModuleNotFoundError: No module named 'apex'\nserving without apex", 1),
+        ("ModuleNotFoundError: No module named 'apex'", -9),
+        ("ModuleNotFoundError: No module named 'apex'", None),
+        ("ConnectionError: 404: model not found on the hub", 1),
+    ],
+)
+def test_what_only_looks_like_it_is_retried(words: str, status: int | None) -> None:
+    assert failures.plain_diagnosis(words, status).verdict == "retry"
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(127, "stop"), (126, "stop"), (1, "retry"), (255, "retry")])
+def test_a_program_that_cannot_be_executed_is_not_tried_again(status: int, verdict: str) -> None:
+    assert failures.plain_diagnosis("serve: permission denied", status).verdict == verdict
 
 
 def test_a_stall_keeps_the_verdict_and_says_how_long_nothing_moved() -> None:

@@ -38,6 +38,6 @@ def _name(holder: host.Holder) -> str:
 
 def _plain(outcome: Outcome, suspicious: tuple[str, ...]) -> Failure:
     failure = plain(outcome)
-    if not suspicious:
+    if not suspicious or failure.advice:
         return failure
     return replace(failure, advice=f"Nothing known fits the log; its most suspicious lines: {' | '.join(suspicious)}")

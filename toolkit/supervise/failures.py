@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from toolkit.errors import ToolkitError
 from toolkit.supervise.lifecycle import Failure, Verdict
 from toolkit.supervise.logs import last_line
 from toolkit.supervise.outcome import Outcome
+from toolkit.supervise.process import UNSEEN_STATUS
 from toolkit.supervise.ranks import Death
 from toolkit.units import format_duration
 from toolkit.warm.model import CanaryResult, WarmupError
@@ -17,6 +19,8 @@ from toolkit.warm.model import CanaryResult, WarmupError
 
 def describe_exit(exit_status: int) -> str:
     """An exit status in words; negative numbers are signals, as subprocess has them."""
+    if exit_status == UNSEEN_STATUS:
+        return "ended, unseen by its supervisor of the time"
     if exit_status >= 0:
         return f"exited with status {exit_status}"
     try:
@@ -25,11 +29,41 @@ def describe_exit(exit_status: int) -> str:
         return f"was killed by signal {-exit_status}"
 
 
+# Last words of a program that says the same at every start, and what to do. One line of them: nothing else is read
+# when it ended for another reason later.
+_HOPELESS = (
+    (r"\bModuleNotFoundError: No module named '(?P<it>[^']+)'", "Install '{it}' in the service's environment."),
+    (r": No module named (?P<it>[\w.]+)$", "Install '{it}' in the service's environment."),
+    (r"\bcan't open file '(?P<it>[^']+)'", "Name a program file that is there."),
+    (r"^(?:SyntaxError|IndentationError): (?P<it>.+)", "Correct the program, or use the Python it was written for."),
+    (r"\berror: the following arguments are required: (?P<it>.+)", "Give the program its arguments: {it}."),
+    (r"(?:^|: )(?P<it>[\w./+-]+): (?:command )?not found$", "Install '{it}', or correct its name."),
+)
+_CANNOT_EXECUTE = (
+    126,
+    127,
+)  # as shells, and what pins before it executes, say that a program cannot be, or is not there
+
+
 def plain_diagnosis(log_tail: str, exit_status: int | None) -> Failure:
-    """The exit status and the log's last line; ``exit_status`` None: it still runs."""
+    """The exit status and the log's last line; ``exit_status`` None: it still runs.
+
+    The verdict is ``stop`` where the last line tells what no other attempt can change.
+    """
     what = describe_exit(exit_status) if exit_status is not None else "makes no progress"
     line = last_line(log_tail)
-    return Failure(f"{what}; last line of its log: {line}" if line else f"{what}; its log is empty", line=line)
+    if line is None:
+        return Failure(f"{what}; its log is empty")
+    found = Failure(f"{what}; last line of its log: {line}", line=line)
+    return _hopeless(found, line, exit_status) if exit_status is not None and exit_status > 0 else found
+
+
+def _hopeless(failure: Failure, line: str, exit_status: int) -> Failure:
+    matches = ((re.search(expression, line), advice) for expression, advice in _HOPELESS)
+    told = next(((match["it"], advice) for match, advice in matches if match), None)
+    if told is None:
+        return replace(failure, verdict="stop") if exit_status in _CANNOT_EXECUTE else failure
+    return replace(failure, verdict="stop", culprit=told[0], advice=told[1].format(it=told[0]))
 
 
 def plain(outcome: Outcome) -> Failure:
