@@ -131,8 +131,8 @@ async def test_a_failing_batch_is_an_error_of_its_requests_and_the_server_lives_
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "input"), ({"input": []}, "input"), ({"input": None}, "input"), ({"input": 5}, "input"),
-    ({"input": {}}, "input"), ({"input": ["a", 1]}, "input[1]"), ({"input": [[1], "a"]}, "input[0]"),
-    ({"input": [[]]}, "input[0]"), ({"input": [1, 2.5]}, "input[0]"), ({"input": [len(WORDS)]}, "token id"),
+    ({"input": {}}, "input"), ({"input": ["a", 1]}, "input[1]"), ({"input": [[1], "a"]}, "input[1]"),
+    ({"input": [[]]}, "input[0]"), ({"input": [1, 2.5]}, "input[1]"), ({"input": [len(WORDS)]}, "token id"),
     ({"input": [-1]}, "token id"), ({"input": "\ud800"}, "surrogate"), ({"input": ["x"] * 2049}, "2048"),
     ({"input": "a", "encoding_format": "int8"}, "encoding_format"), ({"input": "a", "dimensions": 0}, "dimensions"),
     ({"input": "a", "dimensions": HIDDEN + 1}, "dimensions"), ({"input": "a", "model": []}, "model"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,11 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_exceptions import HTTPException
 
+from toolkit.serve import validation
+from toolkit.serve.validation import Schema
+
 MAX_BODY_BYTES = 16 * 1024 * 1024
+BODY_TIMEOUT_S = 30.0
 
 
 @dataclass(eq=False)
@@ -45,19 +50,52 @@ def from_http(error: HTTPException) -> ApiError:
     return ApiError(error.status, error.text or error.reason, headers=headers)
 
 
-async def read_object(request: web.Request, *, empty_is_object: bool = False) -> dict[str, Any]:
-    """The JSON object of a request's body.
+async def read_object(request: web.Request, schema: Schema, *, empty_is_object: bool = False) -> dict[str, Any]:
+    """The JSON object of a request's body, which is what the schema says.
 
-    Raises: ApiError 400 when the body is no JSON object, HTTPException 413 when it is over 16 MiB.
+    Raises: ApiError 400 when it is not, 408 when it does not arrive in time, 415 when it is said to be something else;
+    HTTPException 413 when it is over 16 MiB.
     """
+    raw = await _read(request)
+    if raw:
+        _check_content_type(request)
+    body = {} if empty_is_object and not raw else _parsed(raw)
+    fault = validation.fault(body, {"type": "object", **schema})
+    if fault is not None:
+        raise ApiError(400, fault.message, fault.param, fault.code)
+    checked: dict[str, Any] = body
+    return checked
+
+
+def _check_content_type(request: web.Request) -> None:
+    # Bytes of unsaid kind are taken for JSON; forms and plain text are what a browser sends for any page unasked.
+    given = request.content_type
+    if given not in ("application/json", "application/octet-stream") and not given.endswith("+json"):
+        message = f"the content type is '{given}'; send JSON as 'application/json'"
+        raise ApiError(415, message, code="unsupported_media_type")
+
+
+async def _read(request: web.Request) -> bytes:
     try:
-        raw = await request.read()
-        body = {} if empty_is_object and not raw else json.loads(raw)
-    except (ValueError, RecursionError, web.RequestPayloadError) as e:
+        if request.content.is_eof():
+            return await request.read()
+        return await asyncio.wait_for(request.read(), BODY_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
+        raise ApiError(408, message, code="request_timeout", headers={"Connection": "close"}) from None
+    except web.RequestPayloadError as e:
+        raise ApiError(400, f"the body cannot be read: {e}") from e
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as e:
         raise ApiError(400, f"the body is not valid JSON: {e}") from e
-    if not isinstance(body, dict):
-        raise ApiError(400, "the body must be a JSON object")
-    return body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def check_text(value: object, param: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from toolkit.serve import arguments, compiles
+from toolkit.serve import completion_schemas as described
 from toolkit.serve.api import ApiError, read_object
 from toolkit.serve.completions import (
     Ask,
@@ -25,6 +26,7 @@ from toolkit.serve.completions import (
 )
 from toolkit.serve.generation import Generation, Piece
 from toolkit.serve.metrics import Metrics
+from toolkit.serve.openapi import Operation
 from toolkit.serve.sampling import Sampling, Token
 from toolkit.serve.scheduler import Engine, QueueFullError, Request, Scheduler
 from toolkit.serve.status import Status
@@ -87,11 +89,14 @@ class EngineBackend:
         self._status = status
         self.metrics = EngineMetrics(status, self.attention)
         self._engine: LoadedEngine | None = None
+        self._completions_operation = described.completions(None)
+        self._chat_operation = described.chat()
         self._notify: Callable[[], None] = lambda: None
 
     def ready(self, engine: LoadedEngine, tokenizer: TextTokenizer, notify: Callable[[], None]) -> Scheduler:
         """The scheduler of a loaded engine. ``notify`` wakes the inference thread."""
         self._engine = engine
+        self._completions_operation = described.completions(engine.vocab_size)
         self._tokenizer = tokenizer
         self._scheduler = Scheduler(engine, self._max_queue, self.metrics)
         self._notify = notify
@@ -134,7 +139,11 @@ class EngineBackend:
 
     def inference(self) -> Mapping[str, Handler]:
         """The OpenAI routes."""
-        return {"/v1/completions": self._completions, "/v1/chat/completions": self._chat}
+        return {described.COMPLETIONS_PATH: self._completions, described.CHAT_PATH: self._chat}
+
+    def operations(self) -> Sequence[Operation]:
+        """The description of both."""
+        return self._completions_operation, self._chat_operation
 
     async def probe(self) -> None:
         """Returns after one token. Raises: ApiError."""
@@ -143,12 +152,13 @@ class EngineBackend:
         await self._whole(ask, CompletionShape(self._model_name, self._tokenizer, ask, ids, Usage(len(ids))))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        ask, prompt = parse_completion(await read_object(request), self._model_name, self.engine.vocab_size)
+        body = await read_object(request, self._completions_operation.body or {})
+        ask, prompt = parse_completion(body, self._model_name, self.engine.vocab_size)
         ids = await asyncio.to_thread(self._tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
         return await self._answer(request, ask, ids, CompletionShape)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        ask, messages = parse_chat(await read_object(request), self._model_name)
+        ask, messages = parse_chat(await read_object(request, self._chat_operation.body or {}), self._model_name)
         try:
             ids = await asyncio.to_thread(self._tokenizer.chat, messages)
         except ValueError as e:

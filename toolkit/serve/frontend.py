@@ -1,4 +1,4 @@
-"""The built-in frontend server: OpenAI embeddings from a BERT-family encoder, with dynamic batching."""
+"""The built-in frontend server: embeddings and reranking by a BERT-family encoder, with dynamic batching."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from toolkit.serve import arguments, compiles, embeddings
+from toolkit.serve import arguments, compiles, embeddings, rerank
 from toolkit.serve.api import ApiError, read_object
 from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request, Tokens
 from toolkit.serve.metrics import Metrics
+from toolkit.serve.openapi import Operation
 from toolkit.serve.status import Status
 from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
 from toolkit.serve.web import main as web_main
@@ -23,6 +24,7 @@ from toolkit.serve.worker import Worker
 if TYPE_CHECKING:
     import torch
 
+    from toolkit.serve.scoring import Scorer
     from toolkit.serve.sentence import SentenceEncoder, SentenceTokenizer
 
 ATTENTIONS = ("auto", "fa4", "fa3", "fa2", "sdpa", "vanilla", "eager")
@@ -51,21 +53,29 @@ class FrontendMetrics(Metrics):
 
 
 class FrontendBackend:
-    """Tokenizer, encoder and batcher, once loaded; and the handler that uses them."""
+    """Tokenizer, encoder, scorer and batcher, once loaded; and the handlers that use them."""
 
     def __init__(self, model_name: str, asked_attention: str, status: Status) -> None:
         self._model_name = model_name
         self._asked = asked_attention
         self._encoder: SentenceEncoder | None = None
+        self._embeddings_operation = embeddings.operation(None, None)
         self._notify: Callable[[], None] = lambda: None
         self.metrics = FrontendMetrics(status, self.attention)
 
     def ready(
-        self, encoder: SentenceEncoder, tokenizer: SentenceTokenizer, limits: Limits, notify: Callable[[], None]
+        self,
+        encoder: SentenceEncoder,
+        tokenizer: SentenceTokenizer,
+        scorer: Scorer,
+        limits: Limits,
+        notify: Callable[[], None],
     ) -> Batcher:
         """The batcher of a loaded encoder. ``notify`` wakes the inference thread."""
         self._encoder = encoder
         self._tokenizer = tokenizer
+        self._scorer = scorer
+        self._embeddings_operation = embeddings.operation(encoder.vocab_size, encoder.dimension)
         self._limits = limits
         self._notify = notify
         batcher = self._batcher = Batcher(encoder.embed, limits, self.metrics.batch)
@@ -80,10 +90,11 @@ class FrontendBackend:
         return self._encoder
 
     def model(self) -> dict[str, Any]:
-        """Limits and dimension, once loaded."""
+        """Limits, dimension and how documents are scored, once loaded."""
         if self._encoder is None:
             return {}
-        return {"max_model_len": self._tokenizer.max_length, "dimension": self._encoder.dimension}
+        sizes = {"max_model_len": self._tokenizer.max_length, "dimension": self._encoder.dimension}
+        return {**sizes, "scoring": self._scorer.scoring}
 
     def attention(self) -> dict[str, str]:
         """What was asked, what ran, and which kernels torch dispatched for it."""
@@ -104,8 +115,12 @@ class FrontendBackend:
         self.encoder.embed([Tokens((0,) * int(tokens))] * int(texts))
 
     def inference(self) -> Mapping[str, Handler]:
-        """The OpenAI route."""
-        return {"/v1/embeddings": self._embeddings}
+        """Embeddings as OpenAI has them, reranking as Cohere and Jina do."""
+        return {embeddings.PATH: self._embeddings, rerank.PATH: self._rerank}
+
+    def operations(self) -> Sequence[Operation]:
+        """The description of both."""
+        return self._embeddings_operation, rerank.OPERATION
 
     async def probe(self) -> None:
         """Returns after one text. Raises: ApiError."""
@@ -113,16 +128,34 @@ class FrontendBackend:
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
         encoder = self.encoder
-        body = await read_object(request)
-        ask = embeddings.parse(body, self._model_name, encoder.vocab_size, encoder.dimension)
+        body = await read_object(request, self._embeddings_operation.body or {})
+        ask = embeddings.parse(body, self._model_name, encoder.dimension)
         tokens = await self._tokenize(ask)
+        truncated = embeddings.cut(tokens, "input", self._tokenizer.max_length, allowed=ask.truncate)
         rows = await self._embed(tokens)
-        truncated = [index for index, text in enumerate(tokens) if text.truncated]
-        count = sum(len(text.ids) for text in tokens)
-        vectors = [embeddings.vector(row, ask) for row in rows]
-        headers = {embeddings.TRUNCATED_HEADER: ",".join(map(str, truncated))} if truncated else {}
-        answer = embeddings.answer(self._model_name, vectors, count, truncated)
+        vectors = [embeddings.vector(row, ask, normalize=encoder.normalizes) for row in rows]
+        answer = embeddings.answer(self._model_name, vectors, sum(map(len, tokens)), truncated)
+        headers = embeddings.cut_headers(truncated)
         return web.Response(body=answer, content_type="application/json", headers=headers)
+
+    async def _rerank(self, request: web.Request) -> web.StreamResponse:
+        ask = rerank.parse(await read_object(request, rerank.BODY), self._model_name)
+        scorer = self._scorer
+        tokens = await asyncio.to_thread(scorer.tokens, self._tokenizer, ask.query, ask.documents)
+        truncated = self._cut(ask, tokens)
+        rows = await self._embed(tokens)
+        scores = await asyncio.to_thread(scorer.scores, rows)
+        ranked = rerank.results(ask, scores.tolist())
+        answer = rerank.answer(self._model_name, scorer.scoring, ranked, sum(map(len, tokens)), truncated)
+        return web.json_response(answer, headers=embeddings.cut_headers(truncated))
+
+    def _cut(self, ask: rerank.Ask, tokens: Sequence[Tokens]) -> list[int]:
+        """The documents that were cut; all of them when the query was."""
+        limit, count = self._tokenizer.max_length, len(ask.documents)
+        queries, documents = tokens[:-count], tokens[-count:]
+        if embeddings.cut(queries, "query", limit, allowed=ask.truncate):
+            return list(range(count))
+        return embeddings.cut(documents, "documents", limit, allowed=ask.truncate)
 
     async def _tokenize(self, ask: embeddings.Ask) -> list[Tokens]:
         if ask.ids:
@@ -180,7 +213,7 @@ def load(backend: FrontendBackend, options: Any, status: Status, notify: Callabl
     """
     start_s = time.monotonic()
     device = arguments.open_device(options.device, options.memory_fraction, options.memory_bytes)
-    from toolkit.serve import sentence  # noqa: PLC0415 - imports torch
+    from toolkit.serve import scoring, sentence  # noqa: PLC0415 - imports torch
 
     status.part("context", time.monotonic() - start_s)
     config = sentence.read_sentence_config(options.model_dir)
@@ -189,11 +222,12 @@ def load(backend: FrontendBackend, options: Any, status: Status, notify: Callabl
         weights = sentence.load_encoder(config, device, dtype, status.read)
     with status.timed("attention"):
         encoder = sentence.SentenceEncoder(weights, config, sentence.choose_attention(weights, options.attention))
+    scorer = scoring.load_scorer(config, weights.config)
     with status.timed("tokenizer"):
         tokenizer = sentence.SentenceTokenizer.load(config, encoder.max_length)
     tokens = _batch_tokens(device)
     limits = Limits(options.max_batch, tokens, options.max_wait_ms / 1000, max_queue=options.max_queue)
-    batcher = backend.ready(encoder, tokenizer, limits, notify)
+    batcher = backend.ready(encoder, tokenizer, scorer, limits, notify)
     loaded(status)
     return batcher
 

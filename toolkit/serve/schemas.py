@@ -71,6 +71,12 @@ def _given(**values: float | None) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def token_ids(vocab_size: int | None) -> dict[str, Any]:
+    """A text as token ids; None: the vocabulary is not known yet."""
+    last = None if vocab_size is None else vocab_size - 1
+    return listing(integer(0, last, title="token id"), 1, about="Token ids of one text.")
+
+
 OBJECT = record({})
 MODEL = optional(text("The served name; absent: this server's one model."))
 ERROR = record(

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from toolkit.errors import ToolkitError
 from toolkit.serve.batcher import Tokens
 from toolkit.serve.encoder import ACTIVATIONS, Checkpoint, EncoderConfig
-from toolkit.serve.sentence import SentenceTokenizer
+from toolkit.serve.sentence import SentenceConfig, SentenceTokenizer
 from toolkit.serve.tokenizer import read_json
 
 Scoring = Literal["sigmoid", "logit", "cosine"]
@@ -75,6 +75,11 @@ class HeadScorer:
         """The score of each document [n]."""
         logits = self.logits(vectors)
         return torch.sigmoid(logits) if self.scoring == "sigmoid" else logits
+
+
+def load_scorer(config: SentenceConfig, sizes: EncoderConfig) -> Scorer:
+    """The scorer of a folder. Raises: ToolkitError."""
+    return HeadScorer.load(config.encoder_dir, sizes) if config.cross_encoder else CosineScorer()
 
 
 def read_scoring(folder: Path) -> Scoring:

@@ -1,7 +1,8 @@
 """Whether a JSON value is what a schema says, and where it is not: the part of JSON Schema that requests need.
 
 Keywords: type, enum, minimum, maximum, minLength, minItems, maxItems, items, properties, required, anyOf. Fields that a
-schema does not name are allowed. ``x-unsupported`` marks a field that this server knows of and does not do.
+schema does not name are allowed. ``title`` is what people are told that a number is; ``x-unsupported`` marks a field
+that this server knows of and does not do.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NAMES = {
 class Fault:
     """What is wrong at one place of a body. ``says`` completes a sentence that begins with the place.
 
-    ``wants`` is what the schema describes there, where that is the fault; ``close``: the type is right at least.
+    ``wants`` is what the schema describes there, where that is the fault; ``close``: only a bound is missed.
     """
 
     place: Place
@@ -80,7 +81,7 @@ def _own_fault(value: object, schema: Schema, place: Place) -> Fault | None:
     if not (right_type and _is_listed(value, schema) and _is_within(value, schema)):
         if schema.get(UNSUPPORTED):
             return Fault(place, "is not supported by this server", "unsupported_parameter")
-        return _wanted(place, describe(schema), right_type)
+        return _wanted(place, describe(schema), right_type and _items_fit(value, schema))
     half = _half_pair(value) if isinstance(value, str) else None
     # JSON escapes can smuggle in what UTF-8 cannot carry.
     return None if half is None else Fault(place, f"holds half a surrogate pair at character {half}", close=True)
@@ -126,6 +127,10 @@ def _faults_of_items(value: list[Any], schema: Schema, place: Place) -> Iterator
             found = fault(item, schema["items"], (*place, index))
             if found is not None:
                 yield found
+
+
+def _items_fit(value: object, schema: Schema) -> bool:
+    return not isinstance(value, list) or next(_faults_of_items(value, schema, ()), None) is None
 
 
 def _is_plain(value: list[Any], items: Schema) -> bool:
@@ -186,9 +191,13 @@ def _literal(value: object) -> str:
 
 def _described(kind: str, schema: Schema) -> str:
     if kind in ("integer", "number"):
-        return _NAMES[kind][0] + _range(schema.get("minimum"), schema.get("maximum"), " from {} to {}", " of at least ")
+        name = f"a {schema['title']}" if "title" in schema else _NAMES[kind][0]
+        return name + _range(schema.get("minimum"), schema.get("maximum"), " from {} to {}", " of at least ")
     if kind == "array":
-        bounds = _range(schema.get("minItems"), schema.get("maxItems"), " of {} to {}", " of at least ")
+        low, high = schema.get("minItems"), schema.get("maxItems")
+        if low == high == 1:
+            return f"a list of one {_plural(schema.get('items', {})).removesuffix('s')}"
+        bounds = _range(low, high, " of {} to {}", " of at least ")
         return f"a list{bounds or ' of'} {_plural(schema.get('items', {}))}"
     if kind == "string" and schema.get("minLength"):
         return "a non-empty string"
@@ -202,5 +211,7 @@ def _range(low: object, high: object, both: str, least: str) -> str:
 
 
 def _plural(schema: Schema) -> str:
+    if "title" in schema:
+        return f"{schema['title']}s"
     kinds = _types(schema)
     return _NAMES[kinds[0]][1] if kinds else "entries"

@@ -11,19 +11,19 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from aiohttp import web
 
 from toolkit.errors import ToolkitError
-from toolkit.serve import compiles
-from toolkit.serve.api import MAX_BODY_BYTES, ApiError, Fields, from_http, read_object
+from toolkit.serve import compiles, openapi
+from toolkit.serve.api import MAX_BODY_BYTES, ApiError, from_http, read_object
 from toolkit.serve.metrics import Metrics
+from toolkit.serve.openapi import TOKEN_HEADER, Operation
 from toolkit.serve.status import Status
 from toolkit.serve.worker import Worker
 
-TOKEN_HEADER = "X-Coexist-Token"  # noqa: S105 - a header's name
 TOKEN_VARIABLE = "COEXIST_TOKEN"  # noqa: S105 - a variable's name
 CLIENT_GONE = 499  # nginx's number for a client that closed the connection
 RETRY_AFTER = {"Retry-After": "1"}
@@ -56,6 +56,9 @@ class Backend(Protocol):
     def inference(self) -> Mapping[str, Handler]:
         """Paths that are POSTed to, and who answers them."""
 
+    def operations(self) -> Sequence[Operation]:
+        """The description of these paths, with the model's limits once it is loaded."""
+
 
 class Server:
     """One built-in server: its state, its worker, and the routes of the contract with coexist."""
@@ -77,6 +80,7 @@ class Server:
         app.router.add_get("/health", self._health)
         app.router.add_get("/health_generate", self._health_generate)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/openapi.json", self._openapi)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/stage", self._stage)
         app.router.add_get("/v1/warmup/keys", self._warmup_keys)
@@ -155,6 +159,10 @@ class Server:
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
+    async def _openapi(self, _: web.Request) -> web.Response:
+        operations = (*openapi.SHARED, *self._backend.operations())
+        return web.json_response(openapi.document(f"coexist: {self.model_name}", operations))
+
     async def _models(self, _: web.Request) -> web.Response:
         model = {"id": self.model_name, "object": "model", "created": self._created_s, "owned_by": "coexist"}
         return web.json_response({"object": "list", "data": [{**model, **self._backend.model()}]})
@@ -169,11 +177,10 @@ class Server:
     async def _warmup(self, request: web.Request) -> web.Response:
         self._need_token(request)
         self._need_loaded()
-        mode = Fields(await read_object(request, empty_is_object=True)).text("mode", "full")
-        if mode not in ("full", "single"):
-            raise ApiError(400, f"mode '{mode}' is neither 'full' nor 'single'", "mode")
+        body = await read_object(request, openapi.WARMUP_BODY, empty_is_object=True)
+        mode: WarmupMode = body.get("mode") or "full"
         start_s = time.monotonic()
-        keys = self._backend.warmup_keys("full" if mode == "full" else "single")
+        keys = self._backend.warmup_keys(mode)
         for key in keys:
             await self._run_key(key)
         seconds = round(time.monotonic() - start_s, 4)
