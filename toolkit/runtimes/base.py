@@ -129,6 +129,11 @@ class Launch:
     log_checks: tuple[LogCheck, ...] = ()
     container: Container | None = None
 
+    @property
+    def own_env(self) -> Mapping[str, str]:
+        """What the server itself gets, which in a container is not what its client gets."""
+        return self.env if self.container is None else self.container.env
+
 
 @dataclass(frozen=True)
 class DeviceMemory:
@@ -188,6 +193,7 @@ class Program:
 
     ``origin``: ``installed`` was read from its files, ``declared`` stands in the deployment, ``assumed`` is neither.
     ``packages``: versions of the others in the environment, by normalised name. ``executable``: what is started.
+    ``features``: what its own files say it does, by the name that facts have for it.
     """
 
     name: str
@@ -197,6 +203,7 @@ class Program:
     options: OptionTable | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    features: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
