@@ -70,7 +70,7 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     programs = installed(deployment.model, found.pythons, os.environ, here=not recorded)
     stage = Stage(deployment.model, host, made, found, home, described, {}, os.environ, programs)
     shown = launches.launches(stage)
-    commands = {name: (launch.argv, launch.env) for name, launch in shown.items()}
+    commands = {name: (launch.argv, launch.own_env) for name, launch in shown.items()}
     return plan_json.document(launches.with_notes(made, host, shown), commands)
 
 
@@ -199,7 +199,8 @@ def references(
     recorded = {}
     for name, service in deployment.model.services.items():
         if service.runtime == "flash":
-            pythons = [found.pythons[name], Path(sys.executable)]
+            own = found.pythons[name]
+            pythons = [*([own] if own.is_absolute() else []), Path(sys.executable)]  # an image's is not of this machine
             recorded[name] = reference.ensure(
                 found.models[name], flash.canary_prompt(service), pythons, home.references, hash_cache=store.hash_cache
             )

@@ -73,7 +73,7 @@ def check_deployment(
     if host.recorded:
         return judge.judge(_elsewhere(deployment, host))
     found = paths.find(deployment)
-    pythons = environments_of(deployment)
+    pythons, images = environments_of(deployment), images_of(deployment)
     built = stored_engines(found, home) if engines is None else engines
     around = gather(deployment, found, host, home, engines=built, environ=environ)
     own = {name: environ[name] for name in INHERITED if name in environ}
@@ -81,7 +81,7 @@ def check_deployment(
     remembered = _recall(home, deployment.model.name, key)
     if remembered is not None:
         return remembered
-    views = read_views(pythons, own, host, _own_library_paths(deployment))
+    views = {**read_views(pythons, own, host, _own_library_paths(deployment)), **images}
     case = cases.of_deployment(facts.load(), views, host, replace(around, mpi=_mpi(views)), deployment.model)
     report = judge.judge(case)
     _remember(home, deployment.model.name, key, report)
@@ -99,14 +99,25 @@ def stored_engines(found: Paths, home: Home) -> dict[str, Path]:
 
 def _elsewhere(deployment: LoadedDeployment, host: Host) -> Any:
     names = {service.environment or cases.OWN for service in deployment.model.services.values()}
-    views = {name: EnvironmentView(name, read=False) for name in sorted(names)}
+    views = {name: EnvironmentView(name, read=False) for name in sorted(names)} | images_of(deployment)
     return cases.of_deployment(facts.load(), views, host, Surroundings(), deployment.model)
 
 
 def environments_of(deployment: LoadedDeployment) -> dict[str, Path]:
-    """The interpreter of every environment that a service runs in; coexist's own where one names none."""
+    """The interpreter of every environment that a service runs in; coexist's own where one names none; no images."""
     names = {service.environment for service in deployment.model.services.values()}
-    return {name or cases.OWN: paths.python(deployment, name) for name in sorted(names, key=str)}
+    here = sorted(names - images_of(deployment).keys(), key=str)
+    return {name or cases.OWN: paths.python(deployment, name) for name in here}
+
+
+def images_of(deployment: LoadedDeployment) -> dict[str, EnvironmentView]:
+    """What the deployment declares of each image that a service runs in."""
+    used = {service.environment for service in deployment.model.services.values()}
+    return {
+        name: cases.of_image(name, each.image, str(each.interpreter), each.versions)
+        for name, each in deployment.model.environments.items()
+        if name in used and each.image is not None
+    }
 
 
 def _own_library_paths(deployment: LoadedDeployment) -> dict[str, str]:

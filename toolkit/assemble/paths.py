@@ -103,10 +103,20 @@ def model(deployment: LoadedDeployment, service: str, value: Path) -> Path:
     """
     where = deployment.where(f"services.{service}.model")
     folder = load.resolve(deployment.file, value, where)
-    if deployment.model.services[service].runtime != "command" and not (folder / "config.json").is_file():
+    asked = deployment.model.services[service]
+    if asked.runtime == "triton" and asked.engine is None:
+        return _repository(folder, where)
+    if asked.runtime != "command" and not (folder / "config.json").is_file():
         raise ToolkitError(
             f"'{folder}' has no config.json", where, "Name a folder in Hugging Face's format.", code="not_a_model"
         )
+    return folder
+
+
+def _repository(folder: Path, where: str) -> Path:
+    if not any(folder.glob("*/config.pbtxt")):
+        hint = "Name a folder that has MODEL/config.pbtxt, or serve an engine: write 'engine'."
+        raise ToolkitError(f"'{folder}' is no model repository of Triton", where, hint, code="not_a_repository")
     return folder
 
 
@@ -116,6 +126,13 @@ def engine(deployment: LoadedDeployment, name: str) -> EnginePaths:
     Raises: ToolkitError, ManyFaultsError as ``config.load.recipe`` does.
     """
     use = deployment.model.engines[name]
+    if use.environment is not None and deployment.model.environments[use.environment].image is not None:
+        raise ToolkitError(
+            "engines are built in an environment of this machine, not in an image",
+            deployment.where(f"engines.{name}.environment"),
+            "Name one with 'python', or build in the image and adopt the engine: coexist engines adopt DIR.",
+            code="image_build",
+        )
     recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
     return EnginePaths(load.recipe(recipe), python(deployment, use.environment))
 

@@ -56,6 +56,28 @@ def view(name: str, found: Environment, binaries: Binaries | None) -> Environmen
     )
 
 
+def of_image(name: str, image: str, python: str, versions: Mapping[str, str]) -> EnvironmentView:
+    """The environment in a container image, as far as the deployment declares its versions."""
+    stated = {OTHER_NAMES.get(each, each): found for each, found in _normalised(versions).items()}
+    packages = {each: found for each, found in stated.items() if each not in SETTINGS}
+    torch = packages.get("torch")
+    return EnvironmentView(
+        name,
+        executable=python,
+        python=stated.get("python"),
+        packages=packages,
+        torch=torch,
+        torch_cuda=stated.get("cuda") or _cuda_of(torch),
+        hypothetical=True,
+        read=bool(packages),
+        image=image,
+    )
+
+
+def _normalised(versions: Mapping[str, str]) -> dict[str, str]:
+    return {str(canonicalize_name(written)): found for written, found in versions.items()}
+
+
 def of_environments(
     facts: Facts, views: Mapping[str, EnvironmentView], host: Host | None, surroundings: Surroundings
 ) -> Case:

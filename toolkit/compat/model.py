@@ -33,7 +33,8 @@ class EnvironmentView:
     """One Python environment as rules see it. ``packages``: version by normalised name; None: unreadable.
 
     ``requires``: each distribution's requirements as written. ``hypothetical``: versions that nobody installed, so
-    tables are all there is. ``read`` false: it is on another machine. ``binaries`` None: not looked at.
+    tables are all there is. ``read`` false: it is on another machine, or in an ``image``. ``binaries`` None: not looked
+    at.
     """
 
     name: str
@@ -51,6 +52,7 @@ class EnvironmentView:
     library_path: str | None = None
     hypothetical: bool = False
     read: bool = True
+    image: str | None = None
 
     @property
     def shown_python(self) -> str:

@@ -39,7 +39,9 @@ DECIDING = (*SERVER_PACKAGES, "torch", "flash-attn", "flash-attn-4", "transforme
 def environments(case: Case) -> Iterator[Hit]:
     """What is wrong with an environment as a whole."""
     for view in case.environments.values():
-        if not view.read:
+        if view.image and not view.packages:
+            yield Hit("image-not-read", view.name, view.name, {"image": view.image, "name": view.name})
+        elif not view.read:
             yield Hit("environment-not-read", view.name, view.name)
         for problem in view.problems:
             if problem.kind == "interpreter_is_script":
