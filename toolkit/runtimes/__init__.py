@@ -4,10 +4,21 @@ from toolkit.errors import ToolkitError
 from toolkit.runtimes.base import Runtime
 from toolkit.runtimes.command import CommandRuntime
 from toolkit.runtimes.flash import FlashRuntime
+from toolkit.runtimes.sglang import SglangRuntime
 from toolkit.runtimes.torch import TorchRuntime
+from toolkit.runtimes.transformers import TransformersRuntime
+from toolkit.runtimes.vllm import VllmRuntime
 
 _RUNTIMES: dict[str, Runtime] = {
-    runtime.name: runtime for runtime in (TorchRuntime(), FlashRuntime(), CommandRuntime())
+    runtime.name: runtime
+    for runtime in (
+        TorchRuntime(),
+        FlashRuntime(),
+        CommandRuntime(),
+        VllmRuntime(),
+        SglangRuntime(),
+        TransformersRuntime(),
+    )
 }
 
 

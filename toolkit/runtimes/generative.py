@@ -1,0 +1,185 @@
+"""What programs that serve a language model in OpenAI's shapes have in common: probes, warm-up, notes. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from toolkit.config.models import Service
+from toolkit.errors import ToolkitError
+from toolkit.runtimes import builtin, environment
+from toolkit.runtimes.base import Assignment, Context, Generation, HttpProbe, Probes
+from toolkit.runtimes.generation_canary import canary_of
+
+PRELOAD_WINDOW_S = 900.0
+COMPLETIONS = "/v1/completions"
+# A program that compiles or tunes for a new length may take minutes for the first request of it.
+WARMUP_TIMEOUT_S = 600.0
+WARMUP_WORDS = (8, 64, 256, 1024, 4096)
+WARMUP_TOKENS = 4
+# Requests that are decoded together, where one body may hold several.
+WARMUP_BATCH = 8
+# Words such as those below are at most so many tokens each.
+TOKENS_PER_WORD = 2
+_WORDS = ("rain", "falls", "on", "the", "old", "stone", "house", "by", "a", "river")
+
+
+def check(name: str, service: Service) -> None:
+    """Raises ToolkitError when the service asks for what no such program offers."""
+    environment.check(name, service.env)
+    if service.model is None:
+        what = f"runtime '{service.runtime}' needs 'model'"
+        raise ToolkitError(what, f"services.{name}", "Write 'model: FOLDER'.", code="no_model")
+    if service.fmha == "disable":
+        raise ToolkitError(
+            f"{service.runtime} has no switch that turns fused attention off",
+            f"services.{name}.fmha",
+            "Remove it: a process with an environment and a GPU of its own keeps its kernels away from the others'.",
+            code="fmha_unsupported",
+        )
+    if service.gpus.size and service.gpus.size != service.tp_size * service.pp_size:
+        raise ToolkitError(
+            f"tp_size {service.tp_size} x pp_size {service.pp_size} is not {service.gpus.size} GPUs",
+            f"services.{name}.gpus",
+            f"Write 'gpus: {service.tp_size * service.pp_size}', or other sizes.",
+            code="world_size",
+        )
+
+
+def model_name(context: Context) -> str:
+    """The name under which the model is served: its folder's."""
+    return context.model_dir.name if context.model_dir is not None else context.name
+
+
+def probes(
+    context: Context,
+    *,
+    model: str,
+    max_input_tokens: int | None,
+    live: HttpProbe,
+    deep: HttpProbe | None = None,
+    several: bool = True,
+    metrics: bool = True,
+    path: str = COMPLETIONS,
+    longest: int = WARMUP_WORDS[-1],
+) -> Probes:
+    """The probes of such a program; ``several``: one body may hold several prompts; ``longest``: words of a warm-up.
+
+    PRELOAD is over when ``live`` answers; what an answer is worth is shown in PRIME.
+    """
+    canary, canary_set = canary_of(context)
+    return Probes(
+        loaded=live,
+        live=live,
+        deep=deep,
+        warmup=warmup(model, max_input_tokens, several=several, path=path, longest=longest),
+        canary=canary,
+        canary_set=canary_set,
+        generation=Generation("completions", path, model, max_input_tokens),
+        metrics=HttpProbe("/metrics") if metrics else None,
+    )
+
+
+def warmup(
+    model: str,
+    max_input_tokens: int | None,
+    *,
+    several: bool,
+    path: str = COMPLETIONS,
+    longest: int = WARMUP_WORDS[-1],
+) -> tuple[HttpProbe, ...]:
+    """Requests of growing length, as far as the limit lets them, then several at once."""
+    fitting = [words for words in WARMUP_WORDS if words <= longest and _fits(words, max_input_tokens)] or [1]
+    asked = [_request(model, path, text(words)) for words in fitting]
+    if several:
+        asked.append(_request(model, path, [text(fitting[0], shift) for shift in range(WARMUP_BATCH)]))
+    return tuple(asked)
+
+
+def text(words: int, shift: int = 0) -> str:
+    """So many plain words; another shift begins with another word."""
+    return " ".join(_WORDS[(at + shift) % len(_WORDS)] for at in range(words))
+
+
+def _fits(words: int, max_input_tokens: int | None) -> bool:
+    limit = max_input_tokens if max_input_tokens is not None else TOKENS_PER_WORD * WARMUP_WORDS[1] + WARMUP_TOKENS
+    return TOKENS_PER_WORD * words + WARMUP_TOKENS <= limit
+
+
+def _request(model: str, path: str, prompt: str | list[str]) -> HttpProbe:
+    asked = {"prompt": prompt} if path == COMPLETIONS else {"messages": [{"role": "user", "content": prompt}]}
+    body = {"model": model, **asked, "max_tokens": WARMUP_TOKENS, "temperature": 0}
+    return HttpProbe(path, "POST", body, timeout_s=WARMUP_TIMEOUT_S)
+
+
+def positions(model_dir: Path | None) -> int | None:
+    """How many tokens the model was made for, from its ``config.json``; None: nothing tells."""
+    config = config_of(model_dir)
+    text_config = config.get("text_config")
+    inner = text_config if isinstance(text_config, Mapping) else config
+    found = inner.get("max_position_embeddings")
+    return found if isinstance(found, int) else None
+
+
+def config_of(model_dir: Path | None) -> Mapping[str, Any]:
+    """The model's ``config.json``; empty where there is none to read."""
+    with suppress(OSError, ValueError):
+        found = json.loads((model_dir / "config.json").read_bytes()) if model_dir is not None else None
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def needs_gpu(name: str, program: str, instead: str) -> ToolkitError:
+    """The refusal of a service without GPUs; ``instead``: what would run without."""
+    return ToolkitError(
+        f"{program} runs on a GPU, and the service asks for none",
+        f"services.{name}.gpus",
+        f"Write 'gpus: 1', use {instead}, or runtime 'transformers'.",
+        code="needs_gpu",
+    )
+
+
+def visible(assignment: Assignment, *, uuids: bool) -> str:
+    """CUDA_VISIBLE_DEVICES: UUIDs, or nvidia-smi's indices (which CUDA_DEVICE_ORDER makes CUDA's too)."""
+    return ",".join(assignment.device_uuids if uuids else map(str, assignment.device_indices))
+
+
+def on_slices(assignment: Assignment) -> bool:
+    """Whether any of its devices is a MIG slice."""
+    return any(uuid.startswith("MIG-") for uuid in assignment.device_uuids)
+
+
+def build_env(context: Context, assignment: Assignment, own: Mapping[str, str], *, uuids: bool) -> dict[str, str]:
+    """The whole environment: what every server has, the program's ``own`` variables, the service's last.
+
+    Threads are divided among ranks, each of which is a process with libraries of its own.
+    """
+    ranks = max(1, len(assignment.device_uuids))
+    cores = assignment.physical_cores or len(assignment.cpus) or 1
+    return {
+        **environment.build(context, assignment),
+        **dict.fromkeys(environment.THREAD_COUNTS, str(max(1, cores // ranks))),
+        "CUDA_VISIBLE_DEVICES": visible(assignment, uuids=uuids),
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        **own,
+        **context.service.env,
+    }
+
+
+def least(numbers: Iterable[float | None]) -> float | None:
+    """The smallest of numbers that are all known: every device gets the same option. None: one is not known."""
+    found = list(numbers)
+    return None if not found or None in found else min(each for each in found if each is not None)
+
+
+def notes(service: Service, assignment: Assignment, *, knob: str | None) -> tuple[str, ...]:
+    """What a person should know of any of them; ``knob`` None: the budget is not told to the program."""
+    made = ["it can't be drained: its last requests end when it stops", *environment.notes(service.env)]
+    made += builtin.exposure(service)
+    if knob is None and assignment.device_uuids and any(each is not None for each in assignment.budget_bytes):
+        made.append("nothing holds it to its memory budget: the program has no option for that")
+    return tuple(made)

@@ -1,0 +1,136 @@
+"""``options:`` of a service as words for a program's parser, checked against what its release defines. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.facts.options import Option, OptionTable
+from toolkit.names import suggestion
+
+# What these programs read as a whole number: 8192, 8k, 1.5Ki.
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([kKmMgGtT]i?)?")
+_KINDS = {"int": "a whole number", "float": "a number", "flag": "true or false", "str": "a text", "json": "a mapping"}
+
+
+def words(
+    service: str, options: Mapping[str, Any], table: OptionTable | None, owned: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The words of these options, in the order they were written; ``table`` None: nothing tells what the release has.
+
+    ``owned``: options (with dashes) that are not a person's to set, each with what to write instead.
+
+    Raises: ManyFaultsError with every option that the program does not have, would refuse, or that the plan decides.
+    """
+    made: list[str] = []
+    faults: list[ToolkitError] = []
+    for key, value in options.items():
+        found = _words_or_fault(f"services.{service}.options.{key}", key, value, table, owned)
+        if isinstance(found, ToolkitError):
+            faults.append(found)
+        else:
+            made += found
+    if faults:
+        raise ManyFaultsError(tuple(faults))
+    return tuple(made)
+
+
+def value_of(options: Mapping[str, Any], *names: str) -> Any:
+    """What a service sets one of these options to (names without dashes in front); None: nothing."""
+    wanted = {_plain(name) for name in names}
+    return next((value for key, value in options.items() if _plain(key) in wanted), None)
+
+
+def count_of(options: Mapping[str, Any], *names: str) -> int | None:
+    """The whole number from 1 that one of these options is set to; None: none, or another form."""
+    value = value_of(options, *names)
+    return value if type(value) is int and value >= 1 else None
+
+
+def _words_or_fault(
+    where: str, key: str, value: Any, table: OptionTable | None, owned: Mapping[str, str]
+) -> tuple[str, ...] | ToolkitError:
+    try:
+        return tuple(_words(where, key, value, table, owned))
+    except ToolkitError as fault:
+        return fault
+
+
+def _words(where: str, key: str, value: Any, table: OptionTable | None, owned: Mapping[str, str]) -> Iterator[str]:
+    option = _find(where, key, table)
+    names = {_plain(name) for name in (option.name, *option.aliases)}
+    for name, instead in owned.items():
+        if _plain(name) in names:
+            raise ToolkitError(f"'{key}' is not set here", where, instead, code="option_owned")
+    if isinstance(value, bool) and option.kind in (None, "flag"):
+        yield from _switched(option, value)
+        return
+    yield option.name
+    yield from _values(where, key, value, option)
+
+
+def _find(where: str, key: str, table: OptionTable | None) -> Option:
+    name = "--" + _plain(key)
+    if table is None:
+        return Option(name, None)
+    spelt = (name, name.replace("-", "_").replace("__", "--", 1))
+    found = next((option for each in spelt if (option := table.find(each)) is not None), None)
+    if found is None:
+        known = (each.removeprefix("--") for each in table.options if each.startswith("--"))
+        hint = suggestion(_plain(key), known)
+        hint = hint if hint and hint.startswith("Did") else f"See the options of {table.command} {table.release}."
+        what = f"{table.command} {table.release} has no option '{key}'"
+        raise ToolkitError(what, where, hint, code="unknown_option")
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-")
+
+
+def _switched(option: Option, on: bool) -> Iterator[str]:
+    if on:
+        yield option.name
+    elif option.negation:
+        yield option.negation
+
+
+def _values(where: str, key: str, value: Any, option: Option) -> Iterator[str]:
+    several = isinstance(value, (list, tuple))
+    if several and option.many:
+        if not value:
+            raise ToolkitError(f"'{key}' is an empty list", where, "Remove it, or write a value.", code="bad_option")
+        for each in value:
+            yield _value(where, key, each, option)
+        return
+    if several and option.kind not in (None, "json"):
+        raise ToolkitError(f"'{key}' takes one value, not a list", where, code="bad_option")
+    yield _value(where, key, value, option)
+
+
+def _value(where: str, key: str, value: Any, option: Option) -> str:
+    if not _fits(value, option.kind):
+        wanted = _KINDS.get(option.kind or "", "a value")
+        raise ToolkitError(f"'{key}' takes {wanted}, not {value!r:.60}", where, code="bad_option")
+    word = json.dumps(value) if isinstance(value, (dict, list, tuple)) else str(value)
+    if option.choices and not option.open_choices and word not in option.choices:
+        known = ", ".join(option.choices)
+        raise ToolkitError(f"'{word}' is none of {known}", where, suggestion(word, option.choices), code="bad_option")
+    return word
+
+
+def _fits(value: Any, kind: str | None) -> bool:
+    if value is None or isinstance(value, bool) or kind == "flag":
+        return False
+    if kind == "int":
+        return isinstance(value, int) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
+    if kind == "float":
+        return isinstance(value, (int, float)) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
+    if kind == "json":
+        return isinstance(value, (dict, list, str))
+    if isinstance(value, str) and value.startswith("-"):  # a parser would take it for an option
+        return _NUMBER.fullmatch(value) is not None
+    return kind is None or isinstance(value, (str, int, float))
