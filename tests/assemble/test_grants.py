@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.plan.machines import CONTEXT, deployment, gpu, host, shared
+from toolkit import processes
 from toolkit.assemble import grants
 from toolkit.host.model import Holder, Host
 from toolkit.plan import make
@@ -66,12 +67,23 @@ def test_memory_that_grows_later_is_not_the_limit(sizes, memory, found):
 
 def test_processes_of_an_owner_are_its_whole_tree():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert {os.getpid(), child.pid} <= grants.processes_of(ME)
+        assert {os.getpid(), child.pid} <= grants.processes_of(grant())
         child.kill()
 
 
 def test_processes_of_another_pid_namespace_are_not_ours_to_name():
-    assert grants.processes_of(Owner(pid=1, start_time=1, deployment="far", pid_namespace=7)) == frozenset()
+    far = Owner(pid=1, start_time=1, deployment="far", pid_namespace=7)
+    assert grants.processes_of(grant().model_copy(update={"owner": far})) == frozenset()
+
+
+def test_what_outlives_its_supervisor_is_known_by_the_process_that_keeps_the_grant():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        dead = Owner(pid=child.pid, start_time=1, deployment="mine")
+        alive = Owner(pid=child.pid, start_time=processes.start_time(child.pid), deployment="mine")
+        orphan = grant().model_copy(update={"owner": dead, "kept_by": alive})
+        assert grants.processes_of(orphan) == {child.pid}
+        assert grants.processes_of(orphan.model_copy(update={"kept_by": dead})) == frozenset()
+        child.kill()
 
 
 def test_a_deployments_own_grants_are_no_obstacle_but_its_processes_are_known():

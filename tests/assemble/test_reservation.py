@@ -10,6 +10,7 @@ from toolkit.assemble.reservation import Reservation, tended
 from toolkit.errors import ToolkitError
 from toolkit.host.gpu_use import DeviceUse
 from toolkit.host.model import Holder
+from toolkit.processes import Identity
 from toolkit.reserve import GpuClaim, Ledger, Owner, Request, Totals
 from toolkit.reserve.decide import World
 from toolkit.runtimes.base import Launch, Probes
@@ -51,7 +52,7 @@ def on_gpu(gib: int | None, share: bool = True) -> Request:
 
 def held(ledger, *services, uses=(), **requests) -> Reservation:
     wanted = requests or {name: Request(cpus=(number,)) for number, name in enumerate(services)}
-    return Reservation(ledger, ME, wanted, TOTALS, lambda: tuple(uses))
+    return Reservation(ledger, ME, wanted, TOTALS, gpu_use=lambda: tuple(uses))
 
 
 def services(ledger) -> list[str | None]:
@@ -132,7 +133,7 @@ def test_everything_is_granted_or_nothing(ledger):
 
 
 def test_free_memory_that_is_less_than_the_ledger_says_names_the_holder(ledger, monkeypatch):
-    monkeypatch.setattr(reservation, "processes_of", lambda owner: frozenset({owner.pid}))
+    monkeypatch.setattr(reservation, "processes_of", lambda *grants: frozenset(grant.owner.pid for grant in grants))
     use = DeviceUse(
         "GPU-a", 0, 80 * GIB, 50 * GIB,
         (Holder(pid=2, name="python3", used_bytes=20 * GIB), Holder(pid=77, name="jupyter", used_bytes=30 * GIB)),
@@ -157,10 +158,69 @@ def test_of_an_unknown_need_nothing_is_missing(ledger):
 
 
 def test_what_a_sibling_was_granted_is_not_free_although_it_has_not_started(ledger, monkeypatch):
-    monkeypatch.setattr(reservation, "processes_of", lambda owner: frozenset({owner.pid}))
+    monkeypatch.setattr(reservation, "processes_of", lambda *grants: frozenset(grant.owner.pid for grant in grants))
     idle = DeviceUse("GPU-a", 0, 80 * GIB, 10 * GIB, (Holder(pid=77, name="jupyter", used_bytes=10 * GIB),))
     ours = held(ledger, uses=[idle], llm=on_gpu(40), embed=on_gpu(40))
     assert "10.0 GiB of memory is missing" in ours.free_memory(run("embed")).text
+
+
+def test_a_changed_service_holds_what_it_had_until_its_next_attempt_begins(ledger):
+    ours = held(ledger, "llm", "embed")
+    ours.hold(run("llm"))
+    ours.change({"llm": Request(cpus=(0, 5))}, TOTALS)
+    assert [grant.request.cpus for grant in ledger.grants() if grant.service == "llm"] == [(0,), (0, 5)]
+    with pytest.raises(ToolkitError):
+        ledger.grant(OTHER, Request(cpus=(5,)), TOTALS)
+    ours.hold(run("llm"))
+    assert [grant.request.cpus for grant in ledger.grants() if grant.service == "llm"] == [(0, 5)]
+
+
+def test_a_change_that_does_not_fit_changes_nothing(ledger):
+    ours = held(ledger, "llm", "embed")
+    before = ledger.grants()
+    with pytest.raises(ToolkitError, match="CPUs 1 held by"):
+        ours.change({"llm": Request(cpus=(0, 1))}, TOTALS)
+    assert ledger.grants() == before
+    ours.hold(run("llm"))
+    assert services(ledger) == ["embed", "llm"]
+
+
+def test_what_a_removed_service_held_is_given_back(ledger):
+    ours = held(ledger, "llm", "embed")
+    ours.forget(["llm"])
+    ours.give_back()
+    assert services(ledger) == ["embed"]
+
+
+def test_what_adopted_processes_hold_follows_to_the_new_owner_without_a_second_grant(ledger, boot):
+    first = held(ledger, "llm", "embed")
+    for name, pid in (("llm", 70), ("embed", 71)):
+        first.hold(run(name))
+        first.keep(run(name), Identity(pid, pid))
+    boot.gone.add(ME)
+    before = ledger.grants()
+    assert len(before) == 2
+    us = Owner(pid=3, start_time=3, deployment="me")
+    wanted = {"llm": Request(cpus=(0,)), "embed": Request(cpus=(1, 2))}
+    ours = Reservation(ledger, us, wanted, TOTALS, adopted={"llm": Identity(70, 70), "embed": Identity(71, 71)})
+    assert {grant.owner for grant in ledger.grants()} == {us}
+    assert [(grant.service, grant.request.cpus) for grant in ledger.grants()] == [
+        ("embed", (1,)), ("llm", (0,)), ("embed", (1, 2)),
+    ]  # fmt: skip
+    assert before[0].id in {grant.id for grant in ledger.grants()}
+    ours.hold(run("embed"))
+    assert services(ledger) == ["embed", "llm"]
+
+
+def test_what_a_process_kept_that_is_wanted_no_more_is_given_back(ledger, boot):
+    first = held(ledger, "llm", "old")
+    first.keep(run("old"), Identity(70, 70))
+    boot.gone.add(ME)
+    us = Owner(pid=3, start_time=3, deployment="me")
+    ours = Reservation(ledger, us, {"llm": Request(cpus=(0,))}, TOTALS, adopted={"old": Identity(70, 70)})
+    assert services(ledger) == ["llm", "old"]
+    ours.give_back()
+    assert services(ledger) == ["llm"]
 
 
 async def test_a_deployment_keeps_its_reservation_in_step(ledger, boot, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.reserve.decide import World, decide, swept, with_deadline, without
+from toolkit.reserve.decide import World, changed, decide, left_to, swept, without
 from toolkit.reserve.model import GpuClaim, Grant, Owner, Refusal, Request, State, Totals
 from toolkit.reserve.refusal import error
 from toolkit.units import GIB
@@ -129,7 +129,7 @@ def test_an_attempt_that_never_reached_preload_loses_its_grant_at_the_deadline()
     state = granted(wish(1, cpus=(0,), deadline_s=200.0))
     assert swept(state, World(BOOT, 199.9, WORLD.alive)) == state
     assert swept(state, World(BOOT, 200.0, WORLD.alive)) == EMPTY
-    preloaded = with_deadline(state, "1-llm", None)
+    preloaded = changed(state, ["1-llm"], deadline_s=None)
     assert swept(preloaded, World(BOOT, 1e9, WORLD.alive)) == preloaded
 
 
@@ -232,3 +232,44 @@ def test_a_ledger_survives_its_file(requests: list[Request]) -> None:
     )
     state = State(boot_id=BOOT, grants=grants)
     assert State.model_validate_json(state.model_dump_json()) == state
+
+
+def alive(*numbers: int) -> World:
+    return World(BOOT, 100.0, lambda each: each.pid in numbers)
+
+
+def test_a_grant_that_a_process_keeps_is_held_while_that_or_its_owner_lives() -> None:
+    state = granted(wish(1, cpus=(0,)).model_copy(update={"kept_by": owner(7)}))
+    assert swept(state, alive(1)).grants == state.grants
+    assert swept(state, alive(7)).grants == state.grants
+    assert swept(state, alive(2)).grants == ()
+
+
+def test_what_a_dead_owner_left_to_a_living_process_is_no_one_elses() -> None:
+    state = granted(wish(1, gpus=gpu()).model_copy(update={"kept_by": owner(7)}))
+    decision = decide(state, [wish(2, gpus=gpu())], TOTALS, alive(7, 2))
+    assert isinstance(decision, Refusal)
+
+
+def test_only_an_orphan_of_the_named_processes_is_taken_over() -> None:
+    state = granted(wish(1, cpus=(0,)).model_copy(update={"kept_by": owner(7)}), wish(1, "embed", cpus=(1,)))
+    assert left_to(state, {(7, 70)}, alive(7)) == ("1-llm",)
+    assert left_to(state, {(7, 70)}, alive(1, 7)) == (), "its owner lives"
+    assert left_to(state, {(7, 71)}, alive(7)) == (), "another process of that number"
+    assert left_to(state, {(8, 80)}, alive(7)) == ()
+
+
+def test_what_is_replaced_is_no_obstacle_to_its_successor_but_stays_held() -> None:
+    state = granted(wish(1, "llm", gpus=gpu(), ports=(8001,)))
+    bigger = wish(1, "new", gpus=gpu(gib=79), ports=(8001, 8002))
+    decision = decide(state, [bigger], TOTALS, WORLD, replaced=["1-llm"])
+    assert isinstance(decision, State)
+    assert [grant.id for grant in decision.grants] == ["1-llm", "1-new"]
+    assert isinstance(decide(decision, [wish(2, ports=(8001,))], TOTALS, WORLD), Refusal)
+    assert isinstance(decide(state, [bigger], TOTALS, WORLD), Refusal)
+
+
+def test_a_refused_successor_leaves_all_as_it_was() -> None:
+    state = granted(wish(1, "llm", cpus=(0,)), wish(2, cpus=(1,)))
+    decision = decide(state, [wish(1, "new", cpus=(1,))], TOTALS, WORLD, replaced=["1-llm"])
+    assert isinstance(decision, Refusal)

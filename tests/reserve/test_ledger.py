@@ -178,3 +178,37 @@ def test_a_stuck_holder_of_the_lock_is_named(path: Path) -> None:
     with FileLock(path.with_name("ledger.json.lock")), pytest.raises(ToolkitError) as caught:
         Ledger(path, lock_timeout_s=0.0).grants()
     assert f"process {os.getpid()} has held the lock" in caught.value.what
+
+
+def test_a_kept_grant_follows_its_process_to_the_next_owner(path: Path) -> None:
+    living: set[int] = {1, 7}
+    boot = current_world().boot_id
+    ledger = Ledger(path, lambda: World(boot, 1.0, lambda owner: owner.pid in living))
+    first, second = (Owner(pid=pid, start_time=pid, deployment="a") for pid in (1, 2))
+    process = Owner(pid=7, start_time=70, deployment="a")
+    granted = ledger.grant_all(first, {"llm": Request(cpus=(0,)), "embed": Request(cpus=(1,))}, NOTHING)
+    kept = ledger.keep(granted["llm"], process)
+    assert (kept.kept_by, kept.deadline_s) == (process, None)
+    living.remove(1)
+    assert ledger.grants() == (kept,), "no gap: it is held while nobody supervises"
+    living.add(2)
+    taken = ledger.take_over(second, {(7, 70)})
+    assert taken == {"llm": kept.model_copy(update={"owner": second})}
+    assert ledger.grants() == tuple(taken.values())
+    assert ledger.take_over(second, {(7, 70)}) == {}
+
+
+def test_a_grant_that_ran_out_cannot_be_kept(ledger: Ledger) -> None:
+    grant = ledger.grant(Owner.current("a"), Request(cpus=(0,)), NOTHING, service="llm")
+    ledger.release(grant)
+    with pytest.raises(ToolkitError, match="ran out"):
+        ledger.keep(grant, Owner.current("a"))
+
+
+def test_old_and_new_of_a_service_are_held_until_the_old_one_is_released(ledger: Ledger) -> None:
+    me = Owner.current("a")
+    old = ledger.grant_all(me, {"llm": Request(cpus=(0, 1))}, NOTHING)["llm"]
+    new = ledger.grant_all(me, {"llm": Request(cpus=(1, 2))}, NOTHING, replaced=[old])["llm"]
+    assert {grant.id for grant in ledger.grants()} == {old.id, new.id}
+    assert ledger.release(old)
+    assert ledger.grants() == (new,)

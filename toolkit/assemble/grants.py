@@ -11,6 +11,7 @@ from toolkit.plan.devices import Device, ceil_mib, devices
 from toolkit.plan.model import Grant as Held
 from toolkit.plan.model import Plan, ServicePlan
 from toolkit.reserve import GpuClaim, Grant, Owner, Request, Totals
+from toolkit.reserve.model import owner_is_alive
 
 
 def requests(
@@ -72,15 +73,16 @@ def held(grants: Sequence[Grant], own: str | None = None, *, with_shared_cpus: b
     return tuple(_held(grant, own, with_shared_cpus or not grant.request.cpus_shared) for grant in grants)
 
 
-def processes_of(owner: Owner) -> frozenset[int]:
-    """The supervisor and all that it started; none when its pids are not ours to read."""
-    if owner.pid_namespace not in (None, processes.this_process().pid_namespace):
-        return frozenset()
-    return frozenset(processes.tree([owner.pid]))
+def processes_of(*grants: Grant) -> frozenset[int]:
+    """The supervisors, the processes that keep the grants, and all that they started, as far as their pids are ours."""
+    here = (None, processes.this_process().pid_namespace)
+    holders = {each for grant in grants for each in (grant.owner, grant.kept_by) if each}
+    holders = {each for each in holders if each.pid_namespace in here}
+    return frozenset(processes.tree([each.pid for each in holders if owner_is_alive(each)]))
 
 
 def _held(grant: Grant, own: str | None, with_cpus: bool) -> Held:
-    request, pids = grant.request, processes_of(grant.owner)
+    request, pids = grant.request, processes_of(grant)
     if grant.owner.deployment == own:
         return Held(owner=_name(grant.owner), pids=pids)
     return Held(

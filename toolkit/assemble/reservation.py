@@ -11,6 +11,7 @@ from toolkit.assemble.grants import processes_of
 from toolkit.errors import ToolkitError
 from toolkit.host import gpu_use as devices
 from toolkit.host.gpu_use import DeviceUse
+from toolkit.processes import Identity
 from toolkit.reserve import Grant, Ledger, Owner, Request, Totals
 from toolkit.reserve.free_memory import Neighbour, compare
 from toolkit.reserve.ledger import DEFAULT_WINDOW_S
@@ -33,15 +34,46 @@ class Reservation:
         owner: Owner,
         requests: Mapping[str, Request],
         totals: Totals,
+        *,
         gpu_use: GpuUse = devices.read,
+        adopted: Mapping[str, Identity] | None = None,
     ) -> None:
-        """Everything is granted. Raises: ToolkitError naming what somebody else holds; then nothing is."""
+        """Everything is granted; what ``adopted`` processes kept of a dead owner is ours from now on, before all else.
+
+        Raises: ToolkitError naming what somebody else holds; then nothing more is granted.
+        """
         self._ledger, self._owner, self._totals, self._gpu_use = ledger, owner, totals, gpu_use
-        self._requests = requests
+        self._requests = dict(requests)
         self._lock = threading.Lock()
         self._waiting: frozenset[str] = frozenset()
         self._resting: frozenset[str] = frozenset()
-        self._held: dict[str, Grant] = ledger.grant_all(owner, requests, totals)
+        processes = {(each.pid, each.start_ticks) for each in (adopted or {}).values()}
+        self._held: dict[str, Grant] = ledger.take_over(owner, processes) if processes else {}
+        self._leaving: dict[str, list[Grant]] = {}
+        self.change({name: wanted for name, wanted in requests.items() if not self._has(name, wanted)}, totals)
+
+    def _has(self, name: str, wanted: Request) -> bool:
+        return name in self._held and self._held[name].request == wanted
+
+    def forget(self, services: Iterable[str]) -> None:
+        """These services are gone for good: what they held is given back at the next ``give_back``."""
+        with self._lock:
+            for name in services:
+                self._requests.pop(name, None)
+
+    def change(self, requests: Mapping[str, Request], totals: Totals) -> None:
+        """These services need this from their next attempt on; until it begins they hold what they had, too.
+
+        Raises: ToolkitError naming what somebody else holds; then nothing is changed.
+        """
+        with self._lock:
+            old = {name: self._held[name] for name in requests if name in self._held}
+            granted = self._ledger.grant_all(self._owner, requests, totals, replaced=tuple(old.values()))
+            for name, grant in old.items():
+                self._leaving.setdefault(name, []).append(grant)
+            self._requests.update(requests)
+            self._held.update(granted)
+            self._totals = totals
 
     def note(self, waiting: Iterable[str], resting: Iterable[str]) -> None:
         """Which services wait for their turn, and which have come to rest; for the event loop."""
@@ -53,8 +85,20 @@ class Reservation:
         Raises: ToolkitError when somebody else has it by now.
         """
         with self._lock:
+            for grant in self._leaving.pop(run.name, ()):
+                self._ledger.release(grant)
             self._held[run.name] = self._kept(run.name) or self._again(run.name)
         return lambda: None  # it stays held between attempts, so that nobody comes in between
+
+    def keep(self, run: ServiceRun, process: Identity) -> None:
+        """What the service was granted is held while this process lives, whatever becomes of us."""
+        us = self._owner
+        kept_by = Owner(
+            pid=process.pid, start_time=process.start_ticks, deployment=us.deployment, pid_namespace=us.pid_namespace
+        )
+        with self._lock, suppress(ToolkitError):  # it was given back meanwhile
+            if run.name in self._held:
+                self._held[run.name] = self._ledger.keep(self._held[run.name], kept_by)
 
     def _kept(self, name: str) -> Grant | None:
         grant = self._held.get(name)
@@ -75,8 +119,10 @@ class Reservation:
     def give_back(self) -> None:
         """What services at rest held is free for others."""
         with self._lock:
-            for name in self._resting & self._held.keys():
-                self._ledger.release(self._held.pop(name))
+            unwanted = self._held.keys() - self._requests.keys()
+            for name in (self._resting & self._held.keys()) | unwanted:
+                for grant in (self._held.pop(name), *self._leaving.pop(name, ())):
+                    self._ledger.release(grant)
 
     def renew(self, window_s: float = DEFAULT_WINDOW_S) -> None:
         """Gives those who wait for their turn ``window_s`` more."""
@@ -112,6 +158,7 @@ class Reservation:
         """Nothing is held any more."""
         with self._lock:
             self._held.clear()
+            self._leaving.clear()
             self._ledger.release_all(self._owner)
 
 
@@ -148,13 +195,13 @@ async def _repeated(pause: Callable[[], Awaitable[None]], work: Callable[[], Non
 def _neighbours(uuid: str, grants: Sequence[Grant]) -> list[Neighbour]:
     """The other users of a device, a deployment each."""
     owners = dict.fromkeys(grant.owner for grant in grants)
-    return [_neighbour(owner, uuid, [grant for grant in grants if grant.owner == owner]) for owner in owners]
+    return [_neighbour(uuid, [grant for grant in grants if grant.owner == owner]) for owner in owners]
 
 
-def _neighbour(owner: Owner, uuid: str, grants: Sequence[Grant]) -> Neighbour:
+def _neighbour(uuid: str, grants: Sequence[Grant]) -> Neighbour:
     here = [(grant, claim) for grant in grants for claim in grant.request.gpus if claim.uuid == uuid]
     return Neighbour(
         granted_bytes=sum(claim.memory_bytes or 0 for _, claim in here),
-        pids=processes_of(owner),
+        pids=processes_of(*grants),
         started=any(grant.deadline_s is None for grant, _ in here),
     )

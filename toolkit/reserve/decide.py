@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from toolkit.reserve.model import Conflict, GpuClaim, Grant, Owner, Refusal, Request, Resource, State, Totals
 from toolkit.units import format_cpu_list
+
+Process = tuple[int, int]  # pid and start time, in clock ticks since boot
 
 
 @dataclass(frozen=True)
@@ -18,15 +21,23 @@ class World:
     alive: Callable[[Owner], bool]
 
 
-def decide(state: State, wishes: Sequence[Grant], totals: Totals, world: World) -> State | Refusal:
-    """The ledger with all wishes granted, or the reason why none is; grants that ended are dropped first."""
-    current = swept(state, world)
+def decide(
+    state: State, wishes: Sequence[Grant], totals: Totals, world: World, replaced: Collection[str] = ()
+) -> State | Refusal:
+    """The ledger with all wishes granted, or the reason why none is; grants that ended are dropped first.
+
+    ``replaced``: ids of grants that the wishes take the place of. They are no obstacle to these, but stay held, since
+    what they were granted for still runs.
+    """
+    held = swept(state, world)
+    current = without(held, replaced)
     for wish in wishes:
         conflicts = tuple(_conflicts(current.grants, wish, totals))
         if conflicts:
             return Refusal(service=wish.service, conflicts=conflicts)
         current = current.model_copy(update={"grants": (*current.grants, wish)})
-    return current
+    leaving = tuple(grant for grant in held.grants if grant.id in replaced)
+    return current.model_copy(update={"grants": (*leaving, *current.grants)})
 
 
 def swept(state: State, world: World) -> State:
@@ -39,7 +50,18 @@ def swept(state: State, world: World) -> State:
 
 def _holds(grant: Grant, world: World) -> bool:
     in_time = grant.deadline_s is None or world.now_s < grant.deadline_s
-    return in_time and world.alive(grant.owner)
+    return in_time and (world.alive(grant.owner) or outlived(grant, world))
+
+
+def outlived(grant: Grant, world: World) -> bool:
+    """True when only the process that uses what was granted still lives."""
+    return not world.alive(grant.owner) and grant.kept_by is not None and world.alive(grant.kept_by)
+
+
+def left_to(state: State, processes: Collection[Process], world: World) -> tuple[str, ...]:
+    """Ids of grants whose owner died, and that these processes keep."""
+    orphans = ((grant.id, grant.kept_by) for grant in state.grants if outlived(grant, world))
+    return tuple(key for key, kept in orphans if kept and (kept.pid, kept.start_time) in processes)
 
 
 def without(state: State, ids: Iterable[str]) -> State:
@@ -48,11 +70,9 @@ def without(state: State, ids: Iterable[str]) -> State:
     return state.model_copy(update={"grants": tuple(grant for grant in state.grants if grant.id not in gone)})
 
 
-def with_deadline(state: State, grant_id: str, deadline_s: float | None) -> State:
-    """The ledger with another deadline for one grant; None: it has reached PRELOAD and is held until released."""
-    changed = tuple(
-        grant.model_copy(update={"deadline_s": deadline_s}) if grant.id == grant_id else grant for grant in state.grants
-    )
+def changed(state: State, ids: Collection[str], **facts: Any) -> State:
+    """The ledger with other facts of these grants. ``deadline_s`` None: it has reached PRELOAD, held until released."""
+    changed = tuple(grant.model_copy(update=facts) if grant.id in ids else grant for grant in state.grants)
     return state.model_copy(update={"grants": changed})
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -72,13 +73,31 @@ class Ledger:
         requests: Mapping[str, Request],
         totals: Totals,
         window_s: float = DEFAULT_WINDOW_S,
+        replaced: Sequence[Grant] = (),
     ) -> dict[str, Grant]:
         """The requests of all services, by service, held together or not at all.
+
+        ``replaced``: grants that these take the place of. They stay held until they are released.
 
         Raises: ToolkitError as ``grant``.
         """
         wishes = [self._wish(owner, service, request, window_s) for service, request in requests.items()]
-        return dict(zip(requests, self._grant(wishes, totals), strict=True))
+        return dict(zip(requests, self._grant(wishes, totals, replaced), strict=True))
+
+    def keep(self, grant: Grant, process: Owner) -> Grant:
+        """The grant, held from now on while its owner or this process lives.
+
+        Raises: ToolkitError when it has run out.
+        """
+        return self._change(grant, deadline_s=None, kept_by=process)
+
+    def take_over(self, owner: Owner, processes: Collection[decide.Process]) -> dict[str, Grant]:
+        """By service, what this owner has from now on: grants of a dead owner that one of these processes keeps."""
+        with self._locked() as state:
+            inherited = decide.left_to(state, processes, self._world())
+            after = decide.changed(state, inherited, owner=owner)
+            self._write(after)
+            return {grant.service: grant for grant in after.grants if grant.id in inherited and grant.service}
 
     def release(self, grant: Grant) -> bool:
         """Whether the grant was still held; now it is not."""
@@ -125,15 +144,19 @@ class Ledger:
             deadline_s=now_s + window_s,
         )
 
-    def _grant(self, wishes: list[Grant], totals: Totals) -> list[Grant]:
+    def _grant(self, wishes: list[Grant], totals: Totals, replaced: Sequence[Grant] = ()) -> list[Grant]:
         with self._locked() as state:
-            decision = decide.decide(state, wishes, totals, self._world())
+            decision = decide.decide(state, wishes, totals, self._world(), [grant.id for grant in replaced])
             if isinstance(decision, Refusal):
                 raise refusal.error(decision)
             self._write(decision)
             return wishes
 
     def _redate(self, grant: Grant, deadline_s: float | None) -> Grant:
+        """With another deadline, unless it has none any more."""
+        return self._change(grant, only_if=lambda held: held.deadline_s is not None, deadline_s=deadline_s)
+
+    def _change(self, grant: Grant, only_if: Callable[[Grant], bool] = lambda _: True, **facts: Any) -> Grant:
         with self._locked() as state:
             held = _find(state, grant)
             if held is None:
@@ -143,9 +166,9 @@ class Ledger:
                     "Start it again, with a longer preload_window if it needs one.",
                     code="reservation_lost",
                 )
-            if held.deadline_s is None:
+            if not only_if(held):
                 return held
-            changed = decide.with_deadline(state, grant.id, deadline_s)
+            changed = decide.changed(state, [grant.id], **facts)
             self._write(changed)
             return _find(changed, grant) or held
 

@@ -61,7 +61,10 @@ class Totals(Record):
 
 
 class Grant(Record):
-    """A request that is held. ``deadline_s`` (seconds since boot): when it ends unless PRELOAD was reached before."""
+    """A request that is held. ``deadline_s`` (seconds since boot): when it ends unless PRELOAD was reached before.
+
+    ``kept_by``: a process that uses what was granted and may outlive the owner; the grant is held while either lives.
+    """
 
     id: str
     owner: Owner
@@ -69,6 +72,7 @@ class Grant(Record):
     request: Request
     granted_at_s: float
     deadline_s: float | None
+    kept_by: Owner | None = None
 
 
 class State(Record):

@@ -39,10 +39,7 @@ _HOPELESS = (
     (r"\berror: the following arguments are required: (?P<it>.+)", "Give the program its arguments: {it}."),
     (r"(?:^|: )(?P<it>[\w./+-]+): (?:command )?not found$", "Install '{it}', or correct its name."),
 )
-_CANNOT_EXECUTE = (
-    126,
-    127,
-)  # as shells, and what pins before it executes, say that a program cannot be, or is not there
+_CANNOT_EXECUTE = (126, 127)  # as shells, and what pins before it executes, say it
 
 
 def plain_diagnosis(log_tail: str, exit_status: int | None) -> Failure:
