@@ -1,0 +1,129 @@
+"""Services of an image, with an engine of containers that is strict and runs them as plain processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.cli.deployments import TINY_SERVER, Node, until
+from tests.containers import engine
+from tests.ports import free_port
+
+IMAGE = "example.org/tiny:1.0"
+FEW = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+
+
+class BoxedNode(Node):
+    """A node whose deployments run in containers."""
+
+    path: str = ""
+
+    @property
+    def environ(self):
+        return {**super().environ, "PATH": self.path}
+
+    def boxed(self, port, image=IMAGE, **changes):
+        file = self.deployment("boxed", port, **{"environment": "box", **changes})
+        document = json.loads(file.read_text())
+        document["environments"] = {
+            "box": {"image": image, "python": sys.executable, "volumes": [f"{TINY_SERVER.parent}:{TINY_SERVER.parent}"]}
+        }
+        file.write_text(json.dumps(document))
+        return file
+
+
+@pytest.fixture
+def docker():
+    with engine(IMAGE) as made:
+        yield made
+
+
+@pytest.fixture
+def node(tmp_path, docker):
+    made = BoxedNode(tmp_path)
+    made.path = docker.path
+    yield made
+    made.end()
+
+
+def test_a_service_in_a_container_becomes_ready_and_is_stopped_by_the_id_of_its_container(node, docker):
+    (docker.folder / "hide").touch()
+    process, status = node.up(node.boxed(free_port(), cpus=1, env={"SECRET_WORD": "swordfish"}))
+    assert status["ready"], status
+    (made,) = docker.records("container")
+    assert made["container"].startswith("coexist-boxed-web-1-")
+    assert made["env"]["SECRET_WORD"] == "swordfish"
+    assert not [each for each in docker.records("command") if "swordfish" in json.dumps(each)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert [command[:3] for command in docker.commands("stop")] == [["stop", "-t", "2"]]
+    assert docker.commands("stop")[0][3:] == [made["id"]]
+    assert docker.processes() == []
+
+
+def test_a_container_that_ignores_its_stop_is_removed(node, docker):
+    (docker.folder / "hide").touch()
+    (docker.folder / "deaf").touch()
+    process, status = node.up(node.boxed(free_port()))
+    assert status["ready"], status
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    (made,) = docker.records("container")
+    assert docker.commands("rm") == [["rm", "-f", made["id"]]]
+    assert docker.processes() == []
+
+
+def test_kill_9_of_the_supervisor_leaves_no_container(node, docker):
+    (docker.folder / "hide").touch()
+    process, status = node.up(node.boxed(free_port()))
+    assert status["ready"], status
+    assert docker.processes()
+    process.kill()
+    process.communicate(timeout=60)
+    until(lambda: docker.processes() == [])
+    until(lambda: docker.commands("rm") != [])
+
+
+def test_a_container_that_ends_by_itself_is_started_again(node, docker):
+    _, status = node.up(node.boxed(free_port()))
+    assert status["ready"], status
+    (first,) = docker.processes()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: len(docker.records("container")) == 2)
+    assert docker.records("container")[1]["container"].startswith("coexist-boxed-web-2-")
+
+
+def test_a_missing_image_and_a_silent_engine_are_told_before_anything_starts(node, docker):
+    file = node.boxed(free_port(), image="example.org/other:2")
+    code, answer = node.run("up", file, "--exit-when-ready")
+    assert (code, answer["error"]["code"]) == (1, "no_image")
+    assert "docker pull example.org/other:2" in answer["error"]["hint"]
+    assert "environments.box.image" in answer["error"]["where"]
+    docker.end()
+    code, answer = node.run("up", file, "--exit-when-ready")
+    assert (code, answer["error"]["code"]) == (1, "container_engine")
+    assert docker.commands("run") == []
+
+
+def test_the_plan_shows_the_command_and_what_the_server_in_the_container_gets(node):
+    code, planned = node.run("plan", node.boxed(free_port(), cpus=1))
+    (service,) = planned["services"]
+    assert (code, service["argv"][:2]) == (0, ["docker", "run"])
+    assert service["env"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert "PATH" not in service["env"], "the image has its own"
+
+
+def test_of_an_image_nothing_is_known_unless_the_deployment_says_it(node):
+    file = node.boxed(free_port())
+    code, answer = node.run("check", file)
+    assert (code, answer["verdict"]) == (0, "unknown")
+    document = json.loads(file.read_text())
+    document["environments"]["box"]["versions"] = {"torch": "2.4.0", "flash-attn": "2.6.3", "cuda": "12.1"}
+    file.write_text(json.dumps(document))
+    code, answer = node.run("check", file)
+    assert "image-not-read" not in {finding["id"] for finding in answer["findings"]}
+    assert answer["environments"]["box"]["packages"]["flash-attn"] == "2.6.3"
