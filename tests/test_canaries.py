@@ -70,7 +70,8 @@ def test_with_a_tokenizer_every_prompt_just_has_the_tokens_it_needs(cost: list[i
     assert list(prompts) == ["short", "cached", "shared_prefix", "chunked"]
     for prompt in prompts.values():
         assert prompt.min_tokens <= count(prompt.text) <= 4096
-    assert count(prompts["chunked"].text.rsplit(" ", 1)[0]) < 701
+    shorter = prompts["cached"].text.partition(". The first word is")[0].rsplit(" ", 1)[0]
+    assert count(shorter) < 2 * block + 1 or shorter.endswith("tree.")
 
 
 def test_the_other_suffix_stands_on_the_same_blocks() -> None:
@@ -78,6 +79,13 @@ def test_the_other_suffix_stands_on_the_same_blocks() -> None:
     prefix = " ".join(cached.text.split()[:65])
     assert shared.text.startswith(prefix)
     assert shared.text != cached.text
+
+
+def test_what_a_long_prompt_asks_for_stands_in_its_first_block_only() -> None:
+    for prompt in canary_set("Hello", **SIZES)[1:]:
+        asked = prompt.text.rpartition(". ")[2]
+        assert prompt.text.index(asked) < 60
+        assert prompt.text.count("silver") == 1
 
 
 def test_what_does_not_fit_or_is_not_allowed_is_left_out() -> None:
@@ -216,8 +224,8 @@ def test_the_first_difference(one: list[int], other: list[int], at: int | None) 
     assert first_difference(one, other) == at
 
 
-def test_the_bound_is_twice_what_right_computations_differ_by() -> None:
-    assert margin_bound([0.01, 0.2, 0.05]) == 0.4
+def test_the_bound_is_above_what_right_computations_differ_by() -> None:
+    assert margin_bound([0.01, 0.2, 0.05]) == pytest.approx(0.3)
     assert margin_bound([]) == 0.0
 
 

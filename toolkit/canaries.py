@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
 # Each is one token or more in any tokenizer, so that so many words are at least so many tokens.
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_OTHER_SUFFIX = " And now something else:"
-_SUFFIX = " What comes next?"
+# What long prompts ask for stands at their very beginning, in the blocks and chunks that must be read for the answer.
+_FACTS = "The first word is silver river stone lamp. The second word is golden mountain cloud tree. "
+_SUFFIX = ". The first word is"
+_OTHER_SUFFIX = ". The second word is"
 # For words such as these, tokenizers of today take at most so many tokens each.
 _TOKENS_PER_WORD = 2
 MAX_TOKENS = 8
@@ -54,6 +56,10 @@ class CanaryPrompt:
     min_tokens: int
     guard: str
     max_tokens: int = MAX_TOKENS
+
+    def of(self, max_tokens: int) -> CanaryPrompt:
+        """The same prompt with an answer of so many tokens."""
+        return replace(self, max_tokens=max_tokens)
 
 
 @dataclass(frozen=True)
@@ -126,20 +132,20 @@ def canary_set(
     if max(_size(each.text, count) for each in made) > max_input_len:
         made = []
     if chunked_prefill and max_num_tokens < max_input_len:
-        chunked = _text(max_num_tokens + 1, count)
+        chunked = _text(max_num_tokens + 1, count) + _SUFFIX
         if count is None or count(chunked) <= max_input_len:
             made.append(CanaryPrompt("chunked", chunked, 1, max_num_tokens + 1, "chunked_prefill"))
     return (CanaryPrompt("short", prompt, 1, 1, "context_fmha"), *made)
 
 
 def _text(tokens: int, count: Callable[[str], int] | None) -> str:
-    """The shortest text of counted words with at least so many tokens."""
-    words = tokens if count is None else bisect_left(range(tokens), tokens, key=lambda n: count(_words(n)))
-    return _words(words)
+    """The facts and as few words as make at least so many tokens."""
+    words = tokens if count is None else bisect_left(range(tokens), tokens, key=lambda n: count(_facts_and(n)))
+    return _facts_and(words)
 
 
-def _words(number: int) -> str:
-    return " ".join(_WORDS[at % len(_WORDS)] for at in range(number))
+def _facts_and(words: int) -> str:
+    return _FACTS + " ".join(_WORDS[at % len(_WORDS)] for at in range(words))
 
 
 def _size(text: str, count: Callable[[str], int] | None) -> int:
@@ -147,12 +153,12 @@ def _size(text: str, count: Callable[[str], int] | None) -> int:
 
 
 def margin_bound(differences: Sequence[float]) -> float:
-    """The lead under which two right answers may part, from what the same model's logits were seen to differ by.
+    """The lead under which a right answer may part from the reference.
 
-    ``differences``: absolute differences of single logits between two right computations (the reference in the engine's
-    type and in float32). Two logits may move towards each other, so it is twice the largest.
+    ``differences``: by how much a lead was seen to change between two right computations (the reference in the
+    server's data type and in float32). Another right computation rounds otherwise, so it is half as much again.
     """
-    return 2.0 * max(differences, default=0.0)
+    return 1.5 * max(differences, default=0.0)
 
 
 def decided(reference: Reference, bound: float) -> int:
@@ -166,6 +172,27 @@ def cut(reference: Reference, tokens: int) -> Reference:
     ends = reference.ends[:tokens]
     text = reference.text[: ends[-1] if ends else 0] if reference.ends else reference.text
     return Reference(reference.tokens[:tokens], reference.margins[:tokens], text, ends)
+
+
+def settle(found: CanarySet) -> CanarySet:
+    """The set as it is asked: no longer than its references, and what is asked repeatedly only up to its first tie.
+
+    Servers end answers by rules of their own, so no end is compared. Repeats must agree whatever the leads are, and
+    a tie may fall the other way once cached blocks are read. Without a reference a prompt proves something only
+    when it is repeated.
+    """
+    references = {
+        prompt.id: cut(known, max(decided(known, found.bound), 1)) if prompt.times > 1 else known
+        for prompt in found.prompts
+        if (known := found.references.get(prompt.id)) is not None and known.tokens
+    }
+    prompts = tuple(
+        prompt.of(len(references[prompt.id].tokens))
+        if prompt.id in references
+        else replace(prompt, times=max(2, prompt.times))
+        for prompt in found.prompts
+    )
+    return replace(found, prompts=prompts, references=references)
 
 
 def judge(

@@ -19,6 +19,7 @@ _VERBS = {
     "engine": "engine_server",
     "frontend": "frontend",
     "reference": "reference",
+    "answers": "answers",
 }
 
 
