@@ -179,3 +179,21 @@ def test_the_wrapper_needs_only_the_standard_library_of_an_old_python() -> None:
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
     }
     assert imported <= {"__future__", "collections", "ctypes", "errno", "os", "signal", "sys", "typing"}
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
+def test_a_rank_runs_on_its_own_cpus(variable: str) -> None:
+    lists = f"{ALLOWED[0]}/{CPU}"
+    argv = ("--ranks", lists, "--", "grep", "Cpus_allowed_list", "/proc/self/status")
+    for rank, cpu in enumerate((ALLOWED[0], CPU)):
+        code, out, _ = run(*argv, env={"PATH": os.environ["PATH"], variable: str(rank)})
+        assert (code, out.split()[1]) == (0, str(cpu))
+
+
+def test_a_rank_that_nobody_numbers_or_that_has_no_cpus_does_not_start() -> None:
+    code, _, err = run("--ranks", str(CPU), "--", "true", env={"PATH": os.environ["PATH"]})
+    assert code == pin.CANNOT_PIN
+    assert "which rank" in err
+    code, _, err = run("--ranks", str(CPU), "--", "true", env={"PATH": os.environ["PATH"], "PMI_RANK": "1"})
+    assert code == pin.CANNOT_PIN
+    assert "CPUs for 1 ranks" in err

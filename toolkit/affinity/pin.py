@@ -2,11 +2,12 @@
 
 Run as a file by any Python 3.8+, with the standard library only::
 
-    python -I -S pin.py [--cpus 0-3] [--mem bind:0,1|preferred:0|none] -- PROGRAM [ARGUMENT...]
+    python -I -S pin.py [--cpus 0-3 | --ranks 0-1/2-3] [--mem bind:0,1|preferred:0|none] -- PROGRAM [ARGUMENT...]
     python -I -S pin.py --mem bind:0 --check
 
-``--check`` exits 0 after pinning instead. Exit codes of its own: 125 cannot pin or wrong usage, 126 the program cannot
-be executed, 127 it is not found.
+``--ranks`` holds the CPUs of rank 0, 1, …; which one this is, mpirun or srun says in the environment. ``--check`` exits
+0 after pinning instead. Exit codes of its own: 125 cannot pin or wrong usage, 126 the program cannot be executed, 127 it
+is not found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ MAX_NODES, MAX_NUMBER = 1024, 1 << 16
 _WORD_BITS = 64
 # set_mempolicy, get_mempolicy: arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _SYSCALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}
-_USAGE = "usage: pin.py [--cpus LIST] [--mem bind:NODES|preferred:NODES|none] -- PROGRAM [ARGUMENT...]"
+# Open MPI, PMI (MPICH and others), Slurm: the number of a rank among all.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_USAGE = "usage: pin.py [--cpus LIST | --ranks LIST/…] [--mem bind:NODES|preferred:NODES|none] -- PROGRAM [ARGUMENT...]"
 
 
 class PinError(Exception):
@@ -57,17 +60,28 @@ def _parse(arguments: list[str]) -> tuple[set[int], tuple[str, list[int]] | None
     cpus: set[int] = set()
     policy = None
     rest = list(arguments)
-    while len(rest) > 1 and rest[0] in ("--cpus", "--mem"):
+    while len(rest) > 1 and rest[0] in ("--cpus", "--ranks", "--mem"):
         option, value = rest.pop(0), rest.pop(0)
-        if option == "--cpus":
-            cpus = set(numbers(value))
-        else:
+        if option == "--mem":
             policy = _memory(value)
+        else:
+            cpus = set(numbers(value if option == "--cpus" else _of_this_rank(value)))
     if rest == ["--check"]:
         return cpus, policy, []
     if len(rest) < 2 or rest[0] != "--":
         raise ValueError(_USAGE)
     return cpus, policy, rest[1:]
+
+
+def _of_this_rank(value: str) -> str:
+    lists = value.split("/")
+    name = next((name for name in _RANK_VARIABLES if os.environ.get(name, "").isdecimal()), None)
+    if name is None:
+        raise ValueError(f"none of {', '.join(_RANK_VARIABLES)} says which rank this is")
+    rank = int(os.environ[name])
+    if rank >= len(lists):
+        raise ValueError(f"{name} is {rank}, and there are CPUs for {len(lists)} ranks")
+    return lists[rank]
 
 
 def _memory(value: str) -> tuple[str, list[int]] | None:

@@ -42,8 +42,11 @@ def check_programs(deployment: LoadedDeployment, shown: Mapping[str, Launch]) ->
 
 
 def _fault(deployment: LoadedDeployment, name: str, launch: Launch) -> ToolkitError | None:
-    program, search = launch.argv[0], launch.env.get("PATH", "")
-    if _is_there(program, launch.cwd or Path.cwd(), search):
+    search, folder = launch.env.get("PATH", ""), launch.cwd or Path.cwd()
+    # What else runs in a container is the image's.
+    named = (launch.argv[0], *(() if launch.container else launch.programs))
+    program = next((each for each in named if not _is_there(each, folder, search)), None)
+    if program is None:
         return None
     service = deployment.model.services[name]
     key = f"services.{name}.argv" if service.argv else f"services.{name}.runtime"

@@ -117,6 +117,7 @@ class Launch:
     """One process to start: complete argv and complete environment (nothing is inherited).
 
     ``files``: what must be there before it starts, by absolute path. ``log_checks``: asked once it has loaded.
+    ``programs``: others that ``argv`` names, which must be there too.
     """
 
     argv: tuple[str, ...]
@@ -128,6 +129,7 @@ class Launch:
     files: Mapping[Path, str] = field(default_factory=dict)
     log_checks: tuple[LogCheck, ...] = ()
     container: Container | None = None
+    programs: tuple[str, ...] = ()
 
     @property
     def own_env(self) -> Mapping[str, str]:
