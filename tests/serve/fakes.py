@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ import torch
 from aiohttp import ClientSession, web
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from toolkit.serve import engine_server
+from tests.serve.small_models import write_bert
+from toolkit.serve import engine_server, frontend
 from toolkit.serve import web as serve_web
 from toolkit.serve.status import Status
 from toolkit.serve.tokenizer import _byte_of_character
@@ -97,9 +99,10 @@ class FakeEngine:
 class Client:
     """Short-hands for requests to one server."""
 
-    def __init__(self, session: ClientSession, server: serve_web.Server) -> None:
+    def __init__(self, session: ClientSession, server: serve_web.Server, url: str) -> None:
         self.session = session
         self.server = server
+        self.url = url
         self.token = {serve_web.TOKEN_HEADER: TOKEN}
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any]:
@@ -136,8 +139,9 @@ async def serving(server: serve_web.Server, worker: Worker, *, register: bool = 
     host, port = runner.addresses[0][:2]
     worker.start()
     try:
-        async with ClientSession(f"http://{host}:{port}") as session:
-            client = Client(session, server)
+        url = f"http://{host}:{port}"
+        async with ClientSession(url) as session:
+            client = Client(session, server, url)
             if register:
                 await client.loaded()
                 await client.register()
@@ -171,3 +175,38 @@ async def engine_serving(
     server = serve_web.Server("fake", status, backend=backend, worker=worker, metrics=backend.metrics)
     async with serving(server, worker, register=register) as client:
         yield client
+
+
+@contextlib.asynccontextmanager
+async def frontend_serving(folder: Path, *flags: str, register: bool = True) -> AsyncIterator[Client]:
+    """A client of a frontend over the model in ``folder``; without one, over a small BERT written there."""
+    if not (folder / "config.json").exists():
+        write_bert(folder)
+    options = frontend.parse(["--model-dir", str(folder), "--device", "cpu", *flags])
+    status = Status()
+    backend = frontend.FrontendBackend("small", options.attention, status)
+    worker = Worker(lambda: frontend.load(backend, options, status, worker.notify), lambda _: None)
+    server = serve_web.Server("small", status, backend=backend, worker=worker, metrics=backend.metrics)
+    async with serving(server, worker, register=register) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def in_thread(make: Callable[[], contextlib.AbstractAsyncContextManager[Client]]) -> Iterator[str]:
+    """The URL of a server whose event loop runs in a thread, for clients that block."""
+    url, leave = Future[str](), asyncio.Event()
+
+    async def main() -> None:
+        async with make() as client:
+            url.set_result(client.url)
+            await leave.wait()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(main(),))
+    thread.start()
+    try:
+        yield url.result(60)
+    finally:
+        loop.call_soon_threadsafe(leave.set)
+        thread.join(60)
+        loop.close()

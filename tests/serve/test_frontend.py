@@ -2,42 +2,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
+import json
 import struct
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.serve.fakes import Client, serving
+from tests.serve.fakes import frontend_serving
 from tests.serve.small_models import HIDDEN, WORDS, write_bert, write_sentence_files
 from toolkit.errors import ToolkitError
-from toolkit.serve import frontend, web
-from toolkit.serve.batcher import Limits
+from toolkit.serve import frontend
+from toolkit.serve.batcher import Limits, Tokens
 from toolkit.serve.sentence import SentenceConfig, SentenceTokenizer, read_sentence_config
-from toolkit.serve.status import Status
-from toolkit.serve.worker import Worker
 
 PATH = "/v1/embeddings"
-
-
-@contextlib.asynccontextmanager
-async def embedding(
-    folder: Path, *flags: str, register: bool = True
-) -> AsyncIterator[tuple[Client, frontend.FrontendBackend]]:
-    """A client of a frontend over a small BERT in ``folder``."""
-    if not (folder / "config.json").exists():
-        write_bert(folder)
-    options = frontend.parse(["--model-dir", str(folder), "--device", "cpu", *flags])
-    status = Status()
-    backend = frontend.FrontendBackend("small", options.attention, status)
-    worker = Worker(lambda: frontend.load(backend, options, status, worker.notify), lambda _: None)
-    server = web.Server("small", status, backend=backend, worker=worker, metrics=backend.metrics)
-    async with serving(server, worker, register=register) as client:
-        yield client, backend
 
 
 def vectors(body: Any) -> torch.Tensor:
@@ -45,7 +27,7 @@ def vectors(body: Any) -> torch.Tensor:
 
 
 async def test_embeddings_have_openai_s_shape(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         status, body = await client.post(PATH, {"model": "small", "input": ["w1 w2", "w3"]})
     assert status == 200
     assert body["object"] == "list"
@@ -58,7 +40,7 @@ async def test_embeddings_have_openai_s_shape(tmp_path: Path) -> None:
 
 async def test_text_list_and_ids_of_the_same_text_give_the_same_vector(tmp_path: Path) -> None:
     ids = [2, 4 + 1, 4 + 2, 3]
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         answers = [await client.post(PATH, {"input": i}) for i in ("w1 w2", ["w1 w2"], ids, [ids])]
     first = vectors(answers[0][1])
     for status, body in answers:
@@ -67,7 +49,7 @@ async def test_text_list_and_ids_of_the_same_text_give_the_same_vector(tmp_path:
 
 
 async def test_base64_holds_the_same_little_endian_floats(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         _, plain = await client.post(PATH, {"input": "w7"})
         _, coded = await client.post(PATH, {"input": "w7", "encoding_format": "base64"})
     raw = base64.b64decode(coded["data"][0]["embedding"])
@@ -75,7 +57,7 @@ async def test_base64_holds_the_same_little_endian_floats(tmp_path: Path) -> Non
 
 
 async def test_fewer_dimensions_are_the_first_ones_at_length_one(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         _, whole = await client.post(PATH, {"input": "w7"})
         _, short = await client.post(PATH, {"input": "w7", "dimensions": 8})
     expected = vectors(whole)[:, :8]
@@ -84,7 +66,7 @@ async def test_fewer_dimensions_are_the_first_ones_at_length_one(tmp_path: Path)
 
 async def test_truncation_is_said_in_field_and_header(tmp_path: Path) -> None:
     long = " ".join(["w1"] * 30)
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         async with client.session.post(PATH, json={"input": ["w1", long]}) as answer:
             assert answer.headers["X-Coexist-Truncated"] == "1"
             body = await answer.json()
@@ -96,13 +78,58 @@ async def test_truncation_is_said_in_field_and_header(tmp_path: Path) -> None:
     assert ids["truncated"] == [0]
 
 
+@pytest.mark.parametrize("given", ["w1 " * 30, ["w1", "w1 " * 30], [5] * 13])
+async def test_where_truncation_is_forbidden_a_long_input_is_refused_by_its_place(tmp_path: Path, given: Any) -> None:
+    async with frontend_serving(tmp_path) as client:
+        status, body = await client.post(PATH, {"input": given, "truncate": False})
+        fits, _ = await client.post(PATH, {"input": "w1", "truncate": False})
+    assert (status, fits) == (400, 200)
+    assert body["error"]["code"] == "context_length_exceeded"
+    place = "input[1]" if given[0] == "w1" and isinstance(given, list) else "input"
+    assert body["error"]["message"].startswith(f"{place} is longer than 12 tokens")
+
+
+async def test_embeddings_of_a_model_without_a_norm_are_only_cut_to_fewer_dimensions(tmp_path: Path) -> None:
+    write_bert(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    (tmp_path / "modules.json").write_text(json.dumps(modules[:2]))
+    async with frontend_serving(tmp_path) as client:
+        _, whole = await client.post(PATH, {"input": "w7"})
+        _, short = await client.post(PATH, {"input": "w7", "dimensions": 8})
+    torch.testing.assert_close(vectors(short), vectors(whole)[:, :8])
+
+
+async def test_many_inputs_come_back_in_their_order_whatever_their_length(tmp_path: Path) -> None:
+    inputs = [" ".join(f"w{n % 60}" for n in range(k, k + k % 7)) for k in range(80)]
+    async with frontend_serving(tmp_path, "--max-batch", "8") as client:
+        _, together = await client.post(PATH, {"input": inputs})
+        alone = [vectors((await client.post(PATH, {"input": text}))[1]) for text in inputs[::9]]
+    assert [entry["index"] for entry in together["data"]] == list(range(80))
+    torch.testing.assert_close(vectors(together)[::9], torch.cat(alone), atol=1e-5, rtol=1e-4)
+
+
+async def test_unknown_fields_are_ignored_and_null_is_the_default(tmp_path: Path) -> None:
+    nothing = {"model": None, "encoding_format": None, "dimensions": None, "truncate": None, "user": "me", "x": [{}]}
+    async with frontend_serving(tmp_path) as client:
+        plain, more = await client.post(PATH, {"input": "w1"}), await client.post(PATH, {"input": "w1", **nothing})
+    assert plain == more
+
+
+async def test_a_whole_number_written_with_a_point_is_one(tmp_path: Path) -> None:
+    async with frontend_serving(tmp_path) as client:
+        status, body = await client.post(PATH, {"input": [5.0, 6], "dimensions": 8.0})
+    assert status == 200
+    assert vectors(body).shape == (1, 8)
+
+
 async def test_texts_of_several_clients_go_in_one_batch_and_come_back_to_their_own(tmp_path: Path) -> None:
     inputs = [f"w{n} w{n + 1}" for n in range(6)]
     gate, batches = threading.Event(), list[int]()
-    async with embedding(tmp_path) as (client, backend):
+    async with frontend_serving(tmp_path) as client:
+        backend: Any = client.server._backend
         alone = [vectors((await client.post(PATH, {"input": text}))[1]) for text in inputs]
 
-        def gated(texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        def gated(texts: Sequence[Tokens]) -> torch.Tensor:
             batches.append(len(texts))
             assert gate.wait(30)
             return backend.encoder.embed(texts)
@@ -119,9 +146,10 @@ async def test_texts_of_several_clients_go_in_one_batch_and_come_back_to_their_o
 
 
 async def test_a_failing_batch_is_an_error_of_its_requests_and_the_server_lives_on(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, backend):
+    async with frontend_serving(tmp_path) as client:
+        backend: Any = client.server._backend
         embed = backend._batcher._embed
-        backend._batcher._embed = lambda texts: 1 / 0  # type: ignore[assignment,return-value]
+        backend._batcher._embed = lambda texts: 1 / 0
         status, body = await client.post(PATH, {"input": "w1"})
         backend._batcher._embed = embed
         assert status == 500
@@ -141,7 +169,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("body", "says"), BAD, ids=lambda value: repr(value)[:50])
 async def test_a_bad_request_is_refused_by_name(tmp_path: Path, body: dict[str, Any], says: str) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         status, answer = await client.post(PATH, body)
     assert status == 400
     assert says in answer["error"]["message"]
@@ -149,19 +177,19 @@ async def test_a_bad_request_is_refused_by_name(tmp_path: Path, body: dict[str, 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"input": "\\ud800"}', b'{"input":NaN}'])
 async def test_a_body_that_is_no_request_is_never_a_server_error(tmp_path: Path, raw: bytes) -> None:
-    async with embedding(tmp_path) as (client, _), client.session.post(PATH, data=raw) as answer:
+    async with frontend_serving(tmp_path) as client, client.session.post(PATH, data=raw) as answer:
         assert answer.status == 400
 
 
 async def test_an_empty_text_has_an_embedding(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         status, body = await client.post(PATH, {"input": ""})
     assert status == 200
     assert body["usage"]["prompt_tokens"] == 2
 
 
 async def test_an_unknown_model_is_not_found(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         assert (await client.post(PATH, {"input": "a", "model": "other"}))[0] == 404
 
 
@@ -169,7 +197,7 @@ async def test_an_unknown_model_is_not_found(tmp_path: Path) -> None:
 
 
 async def test_until_registered_only_the_token_s_holder_is_answered(tmp_path: Path) -> None:
-    async with embedding(tmp_path, register=False) as (client, _):
+    async with frontend_serving(tmp_path, register=False) as client:
         await client.loaded()
         assert (await client.post(PATH, {"input": "w1"}))[0] == 503
         assert (await client.get("/health_generate"))[0] == 503
@@ -180,7 +208,7 @@ async def test_until_registered_only_the_token_s_holder_is_answered(tmp_path: Pa
 
 
 async def test_warm_up_runs_every_bucket(tmp_path: Path) -> None:
-    async with embedding(tmp_path, "--max-batch", "4", register=False) as (client, _):
+    async with frontend_serving(tmp_path, "--max-batch", "4", register=False) as client:
         await client.loaded()
         _, keys = await client.get("/v1/warmup/keys")
         _, ran = await client.post("/v1/warmup", {"mode": "full"}, client.token)
@@ -201,7 +229,7 @@ def test_buckets_reach_both_bounds_and_fit_a_batch() -> None:
 
 
 async def test_stage_reports_the_attention_that_ran_and_the_bytes_read(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         _, stage = await client.get("/v1/stage")
         async with client.session.get("/metrics") as answer:
             metrics = await answer.text()
@@ -219,7 +247,7 @@ def header_bytes(folder: Path) -> int:
 
 
 async def test_models_tells_dimension_and_length(tmp_path: Path) -> None:
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         _, body = await client.get("/v1/models")
     (model,) = body["data"]
     assert (model["id"], model["dimension"], model["max_model_len"]) == ("small", HIDDEN, 12)
@@ -277,7 +305,7 @@ async def test_every_pooling_is_sentence_transformers_own(tmp_path: Path, mode: 
     write_bert(tmp_path)
     write_sentence_files(tmp_path, mode=mode)
     expected = torch.from_numpy(SentenceTransformer(str(tmp_path), device="cpu").encode(texts))
-    async with embedding(tmp_path) as (client, _):
+    async with frontend_serving(tmp_path) as client:
         _, body = await client.post(PATH, {"input": texts})
     assert torch.cosine_similarity(vectors(body), expected).min() > 0.9999
 
@@ -297,7 +325,7 @@ async def test_a_real_model_s_embeddings_are_those_of_sentence_transformers() ->
         *(f"text {n} " * n for n in range(40)),
     ]
     expected = torch.from_numpy(SentenceTransformer(str(folder), device="cpu").encode(texts))
-    async with embedding(folder) as (client, _):
+    async with frontend_serving(folder) as client:
         _, body = await client.post(PATH, {"input": texts})
     assert body["truncated"] == [3]
     assert torch.cosine_similarity(vectors(body), expected).min() >= 0.9999

@@ -89,9 +89,15 @@ async def _read(request: web.Request) -> bytes:
 
 def _parsed(raw: bytes) -> Any:
     try:
-        return json.loads(raw, parse_constant=_refuse_constant)
+        return json.loads(raw, parse_constant=_refuse_constant, parse_float=_number)
     except (ValueError, RecursionError) as e:
         raise ApiError(400, f"the body is not valid JSON: {e}") from e
+
+
+def _number(literal: str) -> float:
+    # To JSON 1.0 is as whole a number as 1.
+    value = float(literal)
+    return int(value) if value.is_integer() else value
 
 
 def _refuse_constant(name: str) -> None:
