@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.config.models import Restart, Warmup
@@ -27,7 +28,10 @@ class ServiceRun:
 
     ``launch`` makes the process of an attempt from its number. ``gpus`` are the dictionaries of the status document
     (``uuid``, ``index``, ``budget_mib``). ``memory_policy`` is what ``affinity.wrap`` takes. ``expected`` is what it is
-    held against once it serves. ``container``: what runs its containers, and how; None: it is a process of its own.
+    held against once it serves. ``launch_as``: the process of an attempt with this token, which runs already.
+    ``spec``: a digest of each thing that was asked for, by key; what differs in none of them need not be restarted.
+    ``placed``: what whoever planned it wants back, as JSON. ``cache_dir``: a folder that is the service's own.
+    ``container``: what runs its containers, and how; None: it is a process of its own.
     """
 
     name: str
@@ -47,6 +51,10 @@ class ServiceRun:
     required: bool = True
     backoff_first_s: float = 0.5
     expected: Expected = field(default_factory=Expected)
+    launch_as: Callable[[str], Launch] | None = None
+    spec: Mapping[str, str] = field(default_factory=dict)
+    placed: Mapping[str, Any] = field(default_factory=dict)
+    cache_dir: Path | None = None
     container: Container | None = None
 
     def gate(self) -> Gate:
