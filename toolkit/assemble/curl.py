@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 from toolkit.runtimes.base import Generation, Launch
+from toolkit.warm import triton
 
 MAX_TOKENS = 16
 
@@ -18,14 +19,17 @@ def curl(launch: Launch, port: int) -> str:
     if generation is None:
         return base
     body = _body(generation, launch)
+    path = generation.path if generation.wire == "openai" else triton.path(generation, stream=False)
     if body is None:
-        return f"{base}{generation.path}"
-    return f"{base}{generation.path} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+        return f"{base}{path}"
+    return f"{base}{path} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 
 def _body(generation: Generation, launch: Launch) -> Any:
     canary = launch.probes.canary
     prompt = (canary.prompt if canary else "") or "Hello"
+    if generation.wire != "openai":
+        return triton.body(generation, prompt, MAX_TOKENS, stream=False)
     if generation.kind == "completions":
         return {"model": generation.model, "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0}
     if generation.kind == "embeddings":

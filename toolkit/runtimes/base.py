@@ -38,7 +38,9 @@ class Generation:
     """How tokens (or one whole answer) are asked for; the body is ``body`` with prompt and length put in.
 
     ``kind``: ``completions`` (OpenAI streaming, first content token is the first token), ``embeddings``
-    (time to the whole answer) or ``request`` (a fixed request; time to the whole answer).
+    (time to the whole answer) or ``request`` (a fixed request; time to the whole answer). ``token_ids``: the server
+    tells an answer's tokens when ``return_token_ids`` asks for them; others may refuse that. ``wire``: OpenAI's shapes,
+    or Triton's generate extension below the ``path`` of a model, which takes text (``triton``) or token ids.
     """
 
     kind: Literal["completions", "embeddings", "request"]
@@ -47,6 +49,8 @@ class Generation:
     max_input_tokens: int | None = None
     request: HttpProbe | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    token_ids: bool = False
+    wire: Literal["openai", "triton", "triton_ids"] = "openai"
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class Launch:
     """One process to start: complete argv and complete environment (nothing is inherited).
 
     ``files``: what must be there before it starts, by absolute path. ``log_checks``: asked once it has loaded.
+    ``rank_logs``: its ranks write a file each below ``Context.log_dir``, at any depth.
     ``programs``: others that ``argv`` names, which must be there too.
     """
 
@@ -129,12 +134,14 @@ class Launch:
     files: Mapping[Path, str] = field(default_factory=dict)
     log_checks: tuple[LogCheck, ...] = ()
     container: Container | None = None
+    rank_logs: bool = False
     programs: tuple[str, ...] = ()
 
     @property
     def own_env(self) -> Mapping[str, str]:
         """What the server itself gets, which in a container is not what its client gets."""
         return self.env if self.container is None else self.container.env
+    rank_logs: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,7 +238,8 @@ class Context:
     ``reference``: the recorded right answer of a service without an engine (``prompt``, ``vector``, ``source``).
     ``environ``: the variables of coexist itself; a launch takes a named few of them. ``program``: what is installed;
     None for the built-in servers and ``command``. ``run_dir``: where the files of a launch go. ``tokenizer_dir``: the
-    Hugging Face folder that the weights come from, where it is known and there.
+    Hugging Face folder that the weights come from, where it is known and there. ``log_dir``: where ranks may write a
+    log each.
     """
 
     deployment: Deployment
@@ -249,6 +257,7 @@ class Context:
     program: Program | None = None
     run_dir: Path = Path("run")
     tokenizer_dir: Path | None = None
+    log_dir: Path = Path("logs")
 
 
 class Runtime(Protocol):

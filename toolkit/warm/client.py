@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from toolkit.runtimes.base import Generation, HttpProbe
-from toolkit.warm import prompts, sse
+from toolkit.warm import prompts, sse, triton
 from toolkit.warm.model import Clock, Target, WarmupError
 
 # A program that compiles on its first request may take minutes for it.
@@ -69,9 +69,11 @@ class Client:
         """A whole greedy completion, asked with the attempt's token; ``token_ids`` asks for them beside the text."""
         generation = self._generation()
         body = _completion_body(generation, prompt, max_tokens, stream=False)
-        extra = {"return_token_ids": True} if token_ids else {}
+        extra = {"return_token_ids": True} if token_ids and generation.wire == "openai" else {}
         probe = self._generation_probe({**body, **extra}, generation.headers)
-        return _parsed(probe, await self._body(probe))
+        piece = _parsed(probe, await self._body(probe), generation.wire)
+        # Older releases of Triton's back end give the prompt back before the answer.
+        return replace(piece, text=piece.text.removeprefix(prompt)) if generation.wire == "triton" else piece
 
     async def embed(self, text: str, headers: Mapping[str, str]) -> tuple[float, ...]:
         """The embedding of ``text``."""
@@ -110,9 +112,10 @@ class Client:
     ) -> tuple[float, ...]:
         """The clock at each piece of text of a streamed answer, which is read to its end."""
         generation = self._generation()
-        probe = self._generation_probe(_completion_body(generation, prompt, max_tokens, stream=True), headers)
+        body = _completion_body(generation, prompt, max_tokens, stream=True)
+        probe = self._generation_probe(body, headers, stream=True)
         async with self._exchange(probe) as response:
-            return await _text_times_s(response, clock, probe)
+            return await _text_times_s(response, clock, probe, generation.wire)
 
     async def _body(self, probe: HttpProbe) -> str:
         async with self._exchange(probe) as response:
@@ -136,8 +139,10 @@ class Client:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise _broken(probe, error) from error
 
-    def _generation_probe(self, body: Any, headers: Mapping[str, str]) -> HttpProbe:
-        return HttpProbe(self._generation().path, "POST", body, headers, timeout_s=self.generation_timeout_s)
+    def _generation_probe(self, body: Any, headers: Mapping[str, str], *, stream: bool = False) -> HttpProbe:
+        generation = self._generation()
+        path = generation.path if generation.wire == "openai" else triton.path(generation, stream=stream)
+        return HttpProbe(path, "POST", body, headers, timeout_s=self.generation_timeout_s)
 
     def _generation(self) -> Generation:
         if self.target.probes.generation is None:
@@ -158,14 +163,16 @@ def quick(probe: HttpProbe, timeout_s: float) -> HttpProbe:
     return replace(probe, timeout_s=min(probe.timeout_s, timeout_s))
 
 
-async def _text_times_s(response: aiohttp.ClientResponse, clock: Clock, probe: HttpProbe) -> tuple[float, ...]:
+async def _text_times_s(
+    response: aiohttp.ClientResponse, clock: Clock, probe: HttpProbe, wire: str
+) -> tuple[float, ...]:
     """The clock at each text; the answer is read to its end, so that the next request finds the server idle."""
     if response.content_type != "text/event-stream":
-        piece = _parsed(probe, await _text(response))
+        piece = _parsed(probe, await _text(response), wire)
         return (clock.now(),) if piece.text else ()
     times_s: list[float] = []
     finished = False
-    async for piece in _pieces(response, probe):
+    async for piece in _pieces(response, probe, wire):
         if piece.text:
             times_s.append(clock.now())
         finished = finished or piece.finished
@@ -174,18 +181,20 @@ async def _text_times_s(response: aiohttp.ClientResponse, clock: Clock, probe: H
     return tuple(times_s)
 
 
-async def _pieces(response: aiohttp.ClientResponse, probe: HttpProbe) -> AsyncIterator[sse.Piece]:
+async def _pieces(response: aiohttp.ClientResponse, probe: HttpProbe, wire: str) -> AsyncIterator[sse.Piece]:
     buffer = b""
     async for chunk in response.content.iter_any():
         events, buffer = sse.split_events(buffer + chunk)
         for event in events:
-            yield _parsed(probe, event)
+            yield _parsed(probe, event, wire)
         if len(buffer) > MAX_EVENT_BYTES:
             raise RequestFailedError(f"{_name(probe)}: an event of the stream is over {MAX_EVENT_BYTES} bytes")
 
 
 def _completion_body(generation: Generation, prompt: str, max_tokens: int, *, stream: bool) -> dict[str, Any]:
     """The JSON of one greedy completion (or chat completion, by path)."""
+    if generation.wire != "openai":
+        return triton.body(generation, prompt, max_tokens, stream=stream)
     chat = generation.path.endswith("/chat/completions")
     asked = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
     return _with_model(generation, {**asked, "max_tokens": max_tokens, "temperature": 0, "stream": stream})
@@ -199,9 +208,9 @@ async def _text(response: aiohttp.ClientResponse) -> str:
     return (await response.read()).decode("utf-8", "replace")
 
 
-def _parsed(probe: HttpProbe, data: str) -> sse.Piece:
+def _parsed(probe: HttpProbe, data: str, wire: str) -> sse.Piece:
     try:
-        piece = sse.read_piece(data)
+        piece = sse.read_piece(data) if wire == "openai" else triton.read_piece(data)
     except ValueError as error:
         shown = shorten(data, probe.headers)
         raise RequestFailedError(f"{_name(probe)}: the answer is not a completion ({error}): {shown}") from error
