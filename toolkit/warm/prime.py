@@ -12,7 +12,7 @@ import aiohttp
 
 from toolkit.config.models import Warmup
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe
-from toolkit.warm import canary, prompts
+from toolkit.warm import canary, canary_set, prompts
 from toolkit.warm.client import MAX_EMPTY_ANSWERS, Client, RequestFailedError, or_fail, shorten
 from toolkit.warm.model import CanaryResult, Clock, OnProgress, Progress, Proof, Target, WarmupError
 from toolkit.warm.preload import compile_events, json_object
@@ -43,6 +43,7 @@ async def prime(
     started_s = clock.now()
     keys = await run.warm()
     verdict = await run.canary()
+    await run.canary_set()
     samples, compiles = await run.prove(target.probes.generation if mode != "none" else None)
     steady_ms = [sample.ms for sample in samples[-WINDOW:]]
     return Proof(
@@ -85,10 +86,19 @@ class _Prime:
             expected, got = shorten(verdict.expected, {}), shorten(verdict.got, {})
             raise WarmupError(
                 f"the canary's answer is wrong: expected '{expected}', got '{got}'",
+                hint=canary_set.hint("context_fmha") if self.client.target.probes.canary_set else None,
                 code="canary_wrong",
                 canary={"ok": False, "expected": verdict.expected, "got": verdict.got},
             )
         return verdict
+
+    async def canary_set(self) -> None:
+        """Returns once the prompts that reach cached blocks and chunks were answered right; at once without any."""
+        found = self.client.target.probes.canary_set
+        if found is not None:
+            done = len(self.warmups)
+            self._tell(done, f"canary set: {', '.join(prompt.id for prompt in found.prompts)}")
+            await canary_set.prove(self.client, found, partial(self._patiently, done))
 
     async def prove(self, generation: Generation | None) -> tuple[tuple[Sample, ...], int | None]:
         """The samples of the round that proved it, and the compile counter at its end."""
