@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +12,15 @@ from typing import Any
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.plan.need import Need, from_model_config
+from toolkit.runtimes import sglang, transformers, vllm
+from toolkit.runtimes.generative import Sizes
 from toolkit.units import GIB
 
+_SIZES: Mapping[str, Callable[[Service, int | None], Sizes]] = {
+    "vllm": vllm.sizes,
+    "sglang": sglang.sizes,
+    "transformers": transformers.sizes,
+}
 # Of the frontend's --max-batch.
 DEFAULT_MAX_BATCH = 32
 
@@ -67,7 +74,29 @@ def _need(config: Mapping[str, Any], folder: Path, service: Service, recipe: Rec
         return _of_engine(config, weights_bytes, recipe)
     if service.runtime in _SERVERS:
         return _of_model(config, weights_bytes, service, _SERVERS[service.runtime])
+    if service.runtime in _SIZES:
+        return _of_generative(config, weights_bytes, service)
     return _of_encoder(config, weights_bytes, service) if service.runtime == "flash" else None
+
+
+def _of_generative(config: Mapping[str, Any], weights_bytes: int | None, service: Service) -> Need:
+    """A language model that its server loads as it is; what it is limited to stands in its options."""
+    text = config.get("text_config") or config
+    sizes = _SIZES[service.runtime](service, text.get("max_position_embeddings"))
+    return from_model_config(
+        config,
+        weights_bytes,
+        tp_size=service.tp_size,
+        pp_size=service.pp_size,
+        max_seq_len=sizes.max_seq_len,
+        max_batch_size=sizes.max_batch_size,
+        max_num_tokens=sizes.max_num_tokens,
+        tokens_per_block=sizes.tokens_per_block,
+        dtype=sizes.dtype,
+        kv_dtype_bytes=sizes.kv_dtype_bytes,
+        graph_pool_bytes=sizes.graph_pool_bytes,
+        fused_attention=service.attention != "vanilla",
+    )
 
 
 def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Recipe) -> Need:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
-from toolkit.runtimes import builtin, environment
+from toolkit.runtimes import builtin, environment, program_options
 from toolkit.runtimes.base import Assignment, Context, Generation, HttpProbe, Probes
 from toolkit.runtimes.generation_canary import canary_of
+from toolkit.units import GIB
 
 PRELOAD_WINDOW_S = 900.0
 COMPLETIONS = "/v1/completions"
@@ -24,6 +26,13 @@ WARMUP_TOKENS = 4
 WARMUP_BATCH = 8
 # Words such as those below are at most so many tokens each.
 TOKENS_PER_WORD = 2
+# Upper end of what capturing CUDA graphs was seen to take beside the KV cache. Source: vllm#2521, sglang#6830.
+GRAPH_POOL_BYTES = 3 * GIB
+# Of a step, where the options say nothing: what vLLM and SGLang take on large GPUs. Source: their 0.33.0 and 0.5.23.
+DEFAULT_NUM_TOKENS = 8192
+# Requests that run together, where the options say nothing: vLLM's default; SGLang takes as many as fit.
+DEFAULT_BATCH = 256
+_DTYPES = {"half": "float16", "float": "float32"}
 _WORDS = ("rain", "falls", "on", "the", "old", "stone", "house", "by", "a", "river")
 
 
@@ -183,3 +192,30 @@ def notes(service: Service, assignment: Assignment, *, knob: str | None) -> tupl
     if knob is None and assignment.device_uuids and any(each is not None for each in assignment.budget_bytes):
         made.append("nothing holds it to its memory budget: the program has no option for that")
     return tuple(made)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a service's options say of its sizes, for the need of memory; tokens, requests, bytes. None: not told.
+
+    ``dtype``: what it runs in, None: the model's own. ``kv_dtype_bytes``: of one number in the KV cache.
+    """
+
+    max_seq_len: int | None
+    max_num_tokens: int
+    max_batch_size: int | None = None
+    tokens_per_block: int | None = None
+    dtype: str | None = None
+    kv_dtype_bytes: int | None = None
+    graph_pool_bytes: int = 0
+
+
+def dtype_of(options: Mapping[str, Any]) -> str | None:
+    """The element type that the options name, as PyTorch calls it; None: the model's own."""
+    asked = program_options.value_of(options, "dtype", "torch-dtype")
+    return None if asked in (None, "auto") else _DTYPES.get(str(asked), str(asked))
+
+
+def kv_dtype_bytes_of(options: Mapping[str, Any]) -> int | None:
+    """Bytes of one number in the KV cache where the options name an 8-bit type; None: as the model's."""
+    return 1 if str(program_options.value_of(options, "kv-cache-dtype")).startswith("fp8") else None

@@ -109,6 +109,21 @@ class SglangRuntime:
         )
 
 
+def sizes(service: Service, positions: int | None) -> generative.Sizes:
+    """What the service's options say of its sizes; ``positions``: what the model was made for."""
+    options, count = service.options, program_options.count_of
+    eager = program_options.value_of(options, "disable-cuda-graph") is True
+    return generative.Sizes(
+        max_seq_len=count(options, "context-length") or positions,
+        max_num_tokens=count(options, "chunked-prefill-size") or generative.DEFAULT_NUM_TOKENS,
+        max_batch_size=count(options, "max-running-requests") or generative.DEFAULT_BATCH,
+        tokens_per_block=count(options, "page-size"),
+        dtype=generative.dtype_of(options),
+        kv_dtype_bytes=generative.kv_dtype_bytes_of(options),
+        graph_pool_bytes=0 if eager else generative.GRAPH_POOL_BYTES,
+    )
+
+
 def options_of(found: Source) -> Iterator[Option]:
     """Every option that SGLang's files define: annotated fields, and calls."""
     yield from argument_source.of_annotated(found)

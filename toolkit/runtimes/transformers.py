@@ -40,6 +40,8 @@ FLASH_CAPABILITY = 80
 HALF = ("float16", "bfloat16")
 # Nothing is compiled for a length, so that long prompts would warm no more than these.
 LONGEST_WARMUP_WORDS = 256
+# Tokens of a request and its answer, for the need of memory alone.
+ASSUMED_LENGTH = 4096
 
 
 class TransformersRuntime:
@@ -118,6 +120,19 @@ class TransformersRuntime:
             preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=None), *_notes(service, assignment)),
         )
+
+
+def sizes(service: Service, positions: int | None) -> generative.Sizes:
+    """What the service's options say of its sizes; it knows no longest request: ``ASSUMED_LENGTH`` stands in."""
+    options = service.options
+    length = min(positions or ASSUMED_LENGTH, ASSUMED_LENGTH)
+    batch = program_options.count_of(options, "cb-max-batch-tokens")
+    return generative.Sizes(
+        max_seq_len=length,
+        max_num_tokens=batch or length,
+        max_batch_size=generative.DEFAULT_BATCH if program_options.value_of(options, "continuous-batching") else 1,
+        dtype=generative.dtype_of(options),
+    )
 
 
 def options_of(found: Source) -> Iterator[Option]:
@@ -212,5 +227,7 @@ def _flash_fits(context: Context, assignment: Assignment, program: Program) -> b
 def _notes(service: Service, assignment: Assignment) -> Iterator[str]:
     if not program_options.value_of(service.options, "continuous-batching"):
         yield "it answers one request after the other; option 'continuous-batching: true' lets them run together"
+    if assignment.device_uuids:
+        yield f"its need of memory is that of requests of {ASSUMED_LENGTH} tokens: it has no limit of its own"
     if service.gpu_memory is not None and not assignment.device_uuids:
         yield "gpu_memory has no effect without a GPU"

@@ -44,6 +44,7 @@ OWNED = {
     **dict.fromkeys(("--data-parallel-size", "--nnodes", "--node-rank", "--headless", "--grpc"), _ELSEWHERE),
     **dict.fromkeys(("--api-key", "--ssl-keyfile", "--ssl-certfile"), _PLAIN_HTTP),
 }
+BLOCK_TOKENS = 16  # of its KV cache on NVIDIA GPUs, unless 'block-size' says otherwise
 FLASH_ATTENTION = {"fa2": 2, "fa3": 3, "fa4": 4}
 
 
@@ -115,6 +116,21 @@ class VllmRuntime:
             preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=FRACTION), *_notes(assignment, program)),
         )
+
+
+def sizes(service: Service, positions: int | None) -> generative.Sizes:
+    """What the service's options say of its sizes; ``positions``: what the model was made for."""
+    options, count = service.options, program_options.count_of
+    eager = program_options.value_of(options, "enforce-eager") is True or service.gpus.size == 0
+    return generative.Sizes(
+        max_seq_len=count(options, "max-model-len") or positions,
+        max_num_tokens=count(options, "max-num-batched-tokens") or generative.DEFAULT_NUM_TOKENS,
+        max_batch_size=count(options, "max-num-seqs") or generative.DEFAULT_BATCH,
+        tokens_per_block=count(options, "block-size") or BLOCK_TOKENS,
+        dtype=generative.dtype_of(options),
+        kv_dtype_bytes=generative.kv_dtype_bytes_of(options),
+        graph_pool_bytes=0 if eager else generative.GRAPH_POOL_BYTES,
+    )
 
 
 def options_of(found: Source) -> Iterator[Option]:
