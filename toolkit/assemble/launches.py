@@ -12,11 +12,12 @@ from toolkit import affinity, runtimes
 from toolkit.affinity import MemoryPolicy
 from toolkit.assemble import boxes
 from toolkit.assemble.paths import Paths
-from toolkit.config.models import Deployment
+from toolkit.config.models import Deployment, Service
 from toolkit.home import Home
 from toolkit.host.model import Host
 from toolkit.plan.model import DeviceGrant, Plan, ServicePlan
 from toolkit.plan.planner import CONTEXT_BYTES
+from toolkit.plan.ranks import split as split_ranks
 from toolkit.runtimes.base import Assignment, Context, DeviceMemory, Launch, Program
 from toolkit.runtimes.containers import contained
 from toolkit.supervise.placement import Expected
@@ -54,7 +55,7 @@ def launch(stage: Stage, name: str, token: str) -> Launch:
     Raises: ToolkitError when its runtime cannot do what is asked.
     """
     service = stage.deployment.services[name]
-    given, assigned = context(stage, name, token), assignment(stage.host, stage.plan, name)
+    given, assigned = context(stage, name, token), assignment(stage.host, stage.plan, name, service)
     made = runtimes.get(service.runtime).launch(given, assigned)
     environment = stage.deployment.environments.get(service.environment or "")
     if environment is None or environment.image is None:
@@ -88,6 +89,7 @@ def context(stage: Stage, name: str, token: str) -> Context:
         program=stage.programs.get(name),
         run_dir=stage.home.run(stage.deployment.name, name),
         tokenizer_dir=stage.paths.source(name, service),
+        log_dir=stage.home.rank_logs(stage.deployment.name, name),
     )
 
 
@@ -96,7 +98,7 @@ def _not_built(engine: str | None) -> Path | None:
     return None if engine is None else Path(f"<engine {engine}>")
 
 
-def assignment(host: Host, plan: Plan, name: str) -> Assignment:
+def assignment(host: Host, plan: Plan, name: str, service: Service) -> Assignment:
     """The plan's part for one service, as its runtime takes it."""
     planned = _planned(plan, name)
     cores = sum(1 for core in host.cores if set(core.cpus) & set(planned.cpus))
@@ -110,6 +112,7 @@ def assignment(host: Host, plan: Plan, name: str) -> Assignment:
         numa_nodes=planned.numa_nodes,
         memory_bind=planned.memory_bind,
         physical_cores=cores or None,
+        rank_cpus=_rank_cpus(host, planned, service.tp_size * service.pp_size),
         memory=tuple(_memory(host, plan, planned, device) for device in planned.devices),
         compute_capabilities=tuple(_capability(host, device.uuid) for device in planned.devices),
     )
@@ -119,6 +122,15 @@ def _capability(host: Host, uuid: str) -> str | None:
     """Of the GPU, or of the one that a slice is of."""
     owners = (gpu for gpu in host.gpus if uuid in (gpu.uuid, *(slice_.uuid for slice_ in gpu.mig or ())))
     return next((gpu.compute_capability for gpu in owners), None)
+
+
+def _rank_cpus(host: Host, planned: ServicePlan, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """The part of each rank of the CPUs, beside its device where that is known; nothing to divide for one rank."""
+    if ranks == 1:
+        return ()
+    near = {gpu.uuid: gpu.numa_nodes for gpu in host.gpus}
+    nodes = [(near.get(device.uuid) or (None,))[0] for device in planned.devices]
+    return split_ranks(planned.cpus, host.cores, nodes if len(nodes) == ranks else [None] * ranks)
 
 
 def _memory(host: Host, plan: Plan, planned: ServicePlan, device: DeviceGrant) -> DeviceMemory:

@@ -7,6 +7,7 @@ from toolkit.runtimes.flash import FlashRuntime
 from toolkit.runtimes.sglang import SglangRuntime
 from toolkit.runtimes.torch import TorchRuntime
 from toolkit.runtimes.transformers import TransformersRuntime
+from toolkit.runtimes.trtllm import TrtllmRuntime
 from toolkit.runtimes.vllm import VllmRuntime
 
 _RUNTIMES: dict[str, Runtime] = {
@@ -15,6 +16,7 @@ _RUNTIMES: dict[str, Runtime] = {
         TorchRuntime(),
         FlashRuntime(),
         CommandRuntime(),
+        TrtllmRuntime(),
         VllmRuntime(),
         SglangRuntime(),
         TransformersRuntime(),

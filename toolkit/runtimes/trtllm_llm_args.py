@@ -1,0 +1,92 @@
+"""The options file of trtllm-serve: arguments of the LLM API that no flag sets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from toolkit.runtimes import knobs, trtllm_guards
+from toolkit.runtimes.base import Assignment
+from toolkit.runtimes.trtllm_guards import CHUNKED_PREFILL
+from toolkit.runtimes.trtllm_release import Release
+from toolkit.runtimes.trtllm_served import Served
+
+FILE_NAME = "llm-api-options.yaml"
+VANILLA = "VANILLA"
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """What the KV cache may take: a fraction of what is free then, and tokens; None: not known, or not to be told."""
+
+    free_fraction: float | None = None
+    max_tokens: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def kv_cache(assignment: Assignment, release: Release) -> KvCache:
+    """The ledger's budget in TensorRT-LLM's numbers, the least of all devices."""
+    if not assignment.memory:
+        return KvCache()
+    if any(each.budget_bytes is None for each in assignment.memory):
+        note = "its need of GPU memory is not known: its KV cache takes 0.9 of what is free; 'gpu_memory' bounds it"
+        return KvCache(notes=(note,))
+    may_cap = release.llm_arg("max_tokens") is not None
+    tokens = [knobs.trtllm_max_tokens(each) for each in assignment.memory] if may_cap else [None]
+    max_tokens = None if None in tokens else min(each for each in tokens if each is not None)
+    capped = max_tokens is not None
+    fractions = [knobs.trtllm_free_fraction(each, capped=capped) for each in assignment.memory]
+    if None in fractions:
+        note = "how much of its budget weights and activations take is not known: its KV cache is not bounded by it"
+        return KvCache(notes=(note,))
+    return KvCache(min(each for each in fractions if each is not None), max_tokens)
+
+
+def compose(served: Served, release: Release, memory: KvCache, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content: what coexist decides, and what the service writes beside it. Empty: no file is needed."""
+    made: dict[str, Any] = {}
+    for key, value in _decided(served, memory):
+        row = release.llm_arg(key)
+        if row is not None:
+            (made if row["in"] is None else made.setdefault(row["in"], {}))[key] = value
+    return _merged(made, written)
+
+
+def _decided(served: Served, memory: KvCache) -> Iterator[tuple[str, Any]]:
+    if served.reuse is not None:
+        yield "enable_block_reuse", served.reuse
+    # Beside it the fraction of the flag would be lost: in older releases this part of the file replaces the flag's.
+    if memory.free_fraction is not None:
+        yield "free_gpu_memory_fraction", memory.free_fraction
+    if memory.max_tokens is not None:
+        yield "max_tokens", memory.max_tokens
+    if served.able is not None and CHUNKED_PREFILL in trtllm_guards.to_switch_off(served.able):
+        yield "enable_chunked_prefill", False
+    if served.vanilla:
+        yield "attn_backend", VANILLA
+
+
+def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(ours)
+    for key, value in theirs.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def text(content: Mapping[str, Any]) -> str:
+    """The file."""
+    return str(yaml.safe_dump(dict(content), sort_keys=False))
+
+
+def notes(content: Mapping[str, Any], served: Served, release: Release) -> Iterator[str]:
+    """What the file says in one line, and what cannot be said where there is none."""
+    if content:
+        shown = yaml.safe_dump(dict(content), sort_keys=False, default_flow_style=True, width=10_000).strip()
+        yield f"{FILE_NAME}: {shown}"
+    if release.options_file is None and served.able is not None and not any(served.able.values()):
+        off = "block reuse and chunked prefill are off because its engine has no paged context attention"
+        yield f"trtllm-serve {release.version} takes no options file: {off}"
