@@ -103,6 +103,7 @@ class Client:
         self.session = session
         self.server = server
         self.url = url
+        self.runner: web.AppRunner | None = None
         self.token = {serve_web.TOKEN_HEADER: TOKEN}
 
     async def get(self, path: str, **headers: str) -> tuple[int, Any]:
@@ -142,6 +143,7 @@ async def serving(server: serve_web.Server, worker: Worker, *, register: bool = 
         url = f"http://{host}:{port}"
         async with ClientSession(url) as session:
             client = Client(session, server, url)
+            client.runner = runner
             if register:
                 await client.loaded()
                 await client.register()

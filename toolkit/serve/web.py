@@ -19,6 +19,7 @@ from aiohttp import web
 from toolkit.errors import ToolkitError
 from toolkit.serve import compiles, openapi
 from toolkit.serve.api import MAX_BODY_BYTES, ApiError, from_http, read_object
+from toolkit.serve.connections import Connections, NoStrangers, keep_sweeping, raise_descriptor_limit
 from toolkit.serve.metrics import Metrics
 from toolkit.serve.openapi import TOKEN_HEADER, Operation
 from toolkit.serve.status import Status
@@ -73,6 +74,7 @@ class Server:
         self._created_s = int(time.time())
         self._inference = dict(backend.inference())
         self._done: dict[str, None] = {}
+        self.connections: Connections[web.RequestHandler] = Connections()
 
     def app(self) -> web.Application:
         """The application: routes, gate and error shapes."""
@@ -97,7 +99,8 @@ class Server:
     async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         status = CLIENT_GONE
         try:
-            response = await self._answer(request, handler)
+            with self.connections.busy(request.protocol):
+                response = await self._answer(request, handler)
             status = response.status
         finally:
             if request.path in self._inference:
@@ -236,6 +239,7 @@ def main(host: str, port: int, make: Callable[[Status, Ended], tuple[Server, Wor
         return e.exit_code
     # Importing makes many objects and no garbage; ``loaded`` turns collection on again.
     gc.disable()
+    raise_descriptor_limit()
     ended = Ended()
     server, worker = make(Status(), ended)
     return run(server, worker, ended, listener)
@@ -296,10 +300,12 @@ async def _run(server: Server, worker: Worker, ended: Ended, listener: socket.so
     runner = web.AppRunner(server.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()
+    sweeper = asyncio.create_task(keep_sweeping(server.connections, runner))
     host, port = listener.getsockname()[:2]
     log.info("listening on %s:%d", host, port)
     worker.start()
     code = await future
+    sweeper.cancel()
     await runner.cleanup()
     log.info("stopped")
     return code
@@ -333,3 +339,7 @@ def log_to_stderr() -> None:
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
+    of_aiohttp = logging.getLogger("aiohttp.server")
+    of_aiohttp.addHandler(handler)
+    of_aiohttp.addFilter(NoStrangers())
+    of_aiohttp.propagate = False
