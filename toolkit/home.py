@@ -42,6 +42,10 @@ class Home:
     def cache(self, deployment: str, service: str) -> Path:
         return (self.caches or self.root / "cache") / deployment / service
 
+    def rank_logs(self, deployment: str, service: str) -> Path:
+        """Where the ranks of a service write a log each."""
+        return self.state(deployment) / "logs" / service
+
     def run(self, deployment: str, service: str) -> Path:
         """The files that a service is started with."""
         return self.state(deployment) / "run" / service

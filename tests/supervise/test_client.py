@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def test_logs_of_the_deployment_that_ran_last_can_be_read(tmp_path: Path) -> Non
     folder = deployment(tmp_path, "rag", alive=None)
     (folder / "logs" / "llm.log").write_text("one\ntwo")
     (folder / "logs" / "embed.log").write_text("three\n")
+    os.utime(folder / "logs" / "embed.log", (1000, 1000))
     assert list(client.logs(None, None, states=tmp_path)) == [
         Entry("embed", "three"),
         Entry("llm", "one"),

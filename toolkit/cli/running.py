@@ -9,6 +9,7 @@ import click
 from toolkit.cli import output, picture, streams
 from toolkit.cli.options import deployment_option, json_option, service_argument
 from toolkit.supervise import client
+from toolkit.supervise.log_reader import Entry
 
 
 @click.command("status")
@@ -37,20 +38,28 @@ def status_command(deployment: str | None, watch: bool, as_json: bool) -> None:
 @service_argument(required=False)
 @deployment_option
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are written.")
+@click.option("--all", "all_runs", is_flag=True, help="Also lines of earlier runs, as far as they are kept.")
 @json_option
-def logs_command(service: str | None, deployment: str | None, follow: bool, as_json: bool) -> None:
-    """Show what services wrote, all of them or one.
+def logs_command(service: str | None, deployment: str | None, follow: bool, all_runs: bool, as_json: bool) -> None:
+    """Show what services wrote in this run, all of them or one, in order of time.
 
     \b
     coexist logs llm -f
     """
     if follow:
         streams.end_with_reader()
-    for entry in client.logs(deployment, service, follow=follow):
+    for entry in client.logs(deployment, service, follow=follow, all_runs=all_runs):
         if as_json:
-            output.document({"service": entry.service, "line": entry.text})
+            output.document({"service": entry.service, "rank": entry.rank, "at": entry.at, "line": entry.text})
         else:
-            output.line(entry.text if service else f"{entry.service} | {entry.text}", now=follow)
+            output.line(_log_line(entry, named=service is None), now=follow)
+
+
+def _log_line(entry: Entry, named: bool) -> str:
+    """The line, after the service where several are shown and the rank where one has a file of its own."""
+    rank = None if entry.rank is None else f"rank {entry.rank}"
+    source = " ".join(filter(None, (entry.service if named else None, rank)))
+    return f"{source} | {entry.text}" if source else entry.text
 
 
 @click.command("restart")

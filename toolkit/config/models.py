@@ -286,7 +286,7 @@ class Service(Model):
     warmup_requests: tuple[HttpRequest, ...] = ()
     """What warms a 'command' service."""
     argv: tuple[Text, ...] = ()
-    """The command of a 'command' service; {port}, {host}, {model}, {cpus} and {python} are filled in."""
+    """The command of a 'command' service; {port}, {host}, {model}, {cpus}, {python} and {logs} are filled in."""
     ready: Ready = Ready()
     """When a 'command' service is up."""
     grace: DurationS = Field(default=10.0, json_schema_extra={"default": "10s"})

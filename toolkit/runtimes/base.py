@@ -141,7 +141,6 @@ class Launch:
     def own_env(self) -> Mapping[str, str]:
         """What the server itself gets, which in a container is not what its client gets."""
         return self.env if self.container is None else self.container.env
-    rank_logs: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from toolkit.runtimes.base import (
 from toolkit.units import format_cpu_list
 
 PRELOAD_WINDOW_S = 900.0
-PLACEHOLDERS = ("port", "host", "model", "cpus", "python")
+PLACEHOLDERS = ("port", "host", "model", "cpus", "python", "logs")
 # {{word}} is a literal {word}; other braces (JSON, say) are left as they are.
 _WORD = re.compile(r"\{\{(\w+)\}\}|\{([A-Za-z_]\w*)\}")
 
 
 class CommandRuntime:
-    """``argv`` with {port}, {host}, {model}, {cpus}, {python}; it answers everybody as soon as it listens."""
+    """``argv`` with {port}, {host}, {model}, {cpus}, {python}, {logs}; it answers everybody as soon as it listens."""
 
     name = "command"
     looks_inside = False
@@ -76,6 +76,7 @@ class CommandRuntime:
             "model": str(context.model_dir),
             "cpus": format_cpu_list(assignment.cpus),
             "python": str(context.python),
+            "logs": str(context.log_dir),
         }
         return Launch(
             argv=tuple(fill(argument, values) for argument in service.argv),
@@ -83,6 +84,7 @@ class CommandRuntime:
             probes=_probes(service),
             preload_window_s=service.preload_window or PRELOAD_WINDOW_S,
             notes=(*environment.notes(service.env), *builtin.exposure(service), *_notes(service)),
+            rank_logs="logs" in _words(service),
         )
 
 
@@ -92,6 +94,11 @@ def fill(argument: str, values: Mapping[str, str]) -> str:
     Raises: KeyError for an unknown placeholder.
     """
     return _WORD.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], argument)
+
+
+def _words(service: Service) -> list[str]:
+    """The placeholders that its ``argv`` uses."""
+    return [match[2] for argument in service.argv for match in _WORD.finditer(argument) if match[2]]
 
 
 def canary_request(service: Service) -> HttpRequest | None:
@@ -128,7 +135,7 @@ def _http_probe(request: HttpRequest) -> HttpProbe:
 
 def _check_argv(name: str, service: Service) -> None:
     where = f"services.{name}.argv"
-    words = [match[2] for argument in service.argv for match in _WORD.finditer(argument) if match[2]]
+    words = _words(service)
     for word in words:
         if word not in PLACEHOLDERS:
             near = suggestion(word, PLACEHOLDERS) or ""

@@ -96,9 +96,16 @@ def find(deployment: str | None = None, states: Path | None = None) -> Running:
 
 
 def logs(
-    deployment: str | None, service: str | None, *, follow: bool = False, states: Path | None = None
+    deployment: str | None,
+    service: str | None,
+    *,
+    follow: bool = False,
+    all_runs: bool = False,
+    states: Path | None = None,
 ) -> Iterator[log_reader.Entry]:
-    """Lines of all services or of one; of a deployment that has ended too.
+    """Lines of all services or of one, in order of time; of a deployment that has ended too.
+
+    Those of its current or last run; ``all_runs``: all that are kept.
 
     Raises: ToolkitError when there is no such deployment or service.
     """
@@ -109,8 +116,8 @@ def logs(
             raise _unknown_service(service, found, list(paths))
         paths = {service: paths[service]}
     if follow:
-        return log_reader.follow(paths, lambda: (owner := found.owner()) is not None and owner.alive)
-    return log_reader.read(paths)
+        return log_reader.follow(paths, lambda: (owner := found.owner()) is not None and owner.alive, all_runs=all_runs)
+    return log_reader.read(paths, all_runs)
 
 
 def _logged(deployment: str | None, states: Path | None) -> str:

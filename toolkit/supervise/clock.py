@@ -27,7 +27,11 @@ class Calendar:
     started_s: float
     started_at: float = field(default_factory=time.time)
 
+    def unix_s(self, at_s: float) -> float:
+        """Seconds since 1970."""
+        return self.started_at + at_s - self.started_s
+
     def iso(self, at_s: float) -> str:
         """The date in UTC, to the millisecond: ``2026-01-31T12:00:00.000Z``."""
-        date = datetime.fromtimestamp(self.started_at + at_s - self.started_s, timezone.utc)
+        date = datetime.fromtimestamp(self.unix_s(at_s), timezone.utc)
         return date.isoformat(timespec="milliseconds").replace("+00:00", "Z")

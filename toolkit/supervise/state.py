@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,25 @@ from toolkit import processes
 from toolkit.errors import ToolkitError
 from toolkit.files import publish
 from toolkit.supervise import logs
+from toolkit.supervise.records import Record, Records
 
 MAX_EVENTS_BYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The supervisor that holds, or last held, a state folder; ``cookie`` marks the processes it started."""
+    """The supervisor that holds, or last held, a state folder; ``cookie`` marks the processes it started.
+
+    ``group``: the control group they are in. ``keeps``: those that serve are meant to outlive it.
+    """
 
     deployment: str
     pid: int
     start_ticks: int
     cookie: str
     control_port: int | None = None
+    group: str | None = None
+    keeps: bool = False
 
     @property
     def alive(self) -> bool:
@@ -45,16 +51,13 @@ class StateFolder:
         self.events_file = path / "events.jsonl"
         self.owner_file = path / "supervisor.json"
         self.socket = path / "control.sock"
+        self.records = Records(path / "attempts")
         self._lock = filelock.FileLock(path / "lock", timeout=0)
         self._events: int | None = None
 
     def log(self, service: str) -> Path:
         """The log file of a service."""
         return self.logs / f"{service}.log"
-
-    def long_logs(self, services: Iterable[str]) -> list[Path]:
-        """Logs that are to be rotated."""
-        return [path for path in map(self.log, services) if logs.is_long(path)]
 
     def open(self, deployment: str) -> Owner | None:
         """Takes the folder; the owner that died without tidying up, or None.
@@ -107,6 +110,11 @@ class StateFolder:
         except TypeError:
             return None
 
+    def left(self) -> dict[str, Record]:
+        """Attempts that serve although their supervisor died, by service; none while one lives or tidied up."""
+        owner = self.owner()
+        return self.records.living() if owner is not None and owner.keeps and not owner.alive else {}
+
     def write_owner(self, owner: Owner) -> None:
         _write_json(self.owner_file, asdict(owner))
 
@@ -126,7 +134,7 @@ class StateFolder:
         """Where the last attempt begins in the log of the service; 0 where that is not known."""
         started = [each for each in self.events() if each.get("kind") == "spawned" and each.get("service") == service]
         start = int(started[-1].get("log_start_bytes", 0)) if started else 0
-        return start if start <= logs.size_bytes(self.log(service)) else 0
+        return start if start <= logs.LogFile(self.log(service)).end() else 0
 
     def events(self) -> Iterator[dict[str, Any]]:
         """All events, oldest first, without torn lines."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from toolkit.supervise import health, logs, window
+from toolkit.supervise import health, window
 from toolkit.supervise.health import Answer, Evidence, Health
 from toolkit.supervise.lifecycle import Failure
 from toolkit.supervise.logs import LogView
@@ -105,7 +105,7 @@ class Watcher:
 
     def _sample(self) -> window.Sample:
         usage = self.tree.usage()
-        written = logs.size_bytes(self.log.path)
+        written = self.log.written_bytes()
         return window.Sample(self.clock.now(), written, usage.resident_bytes, usage.cpu_s)
 
 
