@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
@@ -15,8 +17,9 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from tests.serve.small_models import BERT, bert_tensors, write_bert
 from toolkit.errors import ToolkitError
 from toolkit.serve.attention import Attention, Needs, candidates, obstacle
+from toolkit.serve.batcher import Tokens
 from toolkit.serve.encoder import FAMILIES, Checkpoint, Encoder, bias_bucket, read_encoder_config
-from toolkit.serve.sentence import choose_attention
+from toolkit.serve.sentence import SentenceConfig, SentenceEncoder, choose_attention
 
 CPU = torch.device("cpu")
 TEXTS = [[2, 9, 3], [2, 5, 6, 7, 8, 3], [2, 40, 3], [2, 11, 12, 13, 14, 15, 16, 17, 18, 3]]
@@ -216,21 +219,74 @@ def test_flash_kernels_need_half_precision_and_take_no_bias(monkeypatch: pytest.
     assert "MPNet" in str(obstacle("fa2", Needs(cuda, torch.float16, has_bias=True)))
 
 
-def test_flash_functions_get_the_packed_layout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: dict[str, Any] = {}
-    module = ModuleType("flash_attn")
+MODULES = {"fa4": "flash_attn.cute", "fa3": "flash_attn_interface", "fa2": "flash_attn"}
 
-    def varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **where: Any) -> tuple[torch.Tensor, None]:
-        seen.update(where)
-        return v, None
 
-    module.flash_attn_varlen_func = varlen  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn", module)
-    attention = Attention("fa2")
-    load(write_bert(tmp_path)).forward(TEXTS, attention)
-    assert attention.used == "fa2"
-    assert seen["cu_seqlens_q"].tolist() == [0, 3, 9, 12, 22]
-    assert seen["max_seqlen_k"] == 10
+def exact_varlen(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+) -> torch.Tensor:
+    """Attention as a varlen kernel defines it, which checks everything that a kernel takes on trust."""
+    assert q.shape == k.shape == v.shape
+    assert all(tensor.stride(-1) == 1 for tensor in (q, k, v))
+    for starts, longest in ((cu_seqlens_q, max_seqlen_q), (cu_seqlens_k, max_seqlen_k)):
+        assert starts.dtype == torch.int32
+        assert starts.device == q.device
+        lengths = starts.diff()
+        assert (starts[0].item(), starts[-1].item()) == (0, len(q))
+        assert lengths.min() > 0
+        assert type(longest) is int
+        assert longest == lengths.max()
+    parts = []
+    for first, last in zip(cu_seqlens_q.tolist(), cu_seqlens_q.tolist()[1:], strict=False):
+        one, two, three = (tensor[first:last].transpose(0, 1).double() for tensor in (q, k, v))
+        parts.append(torch.softmax(one @ two.mT / q.shape[-1] ** 0.5, dim=-1) @ three)
+    return torch.cat([part.transpose(0, 1) for part in parts]).to(q.dtype)
+
+
+def with_lse(*given_: Any, **more: Any) -> tuple[torch.Tensor, None]:
+    return exact_varlen(*given_, **more), None
+
+
+@pytest.fixture(params=["fa4", "fa3", "fa2"])
+def flash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Attention:
+    """A flash path whose library computes exact attention; generations 3 and 4 give the log-sum-exp too."""
+    name = str(request.param)
+    module = ModuleType(MODULES[name])
+    module.flash_attn_varlen_func = exact_varlen if name == "fa2" else with_lse  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, MODULES[name], module)
+    return Attention(name)
+
+
+def test_a_varlen_kernel_gets_every_text_without_padding_and_gives_the_same_states(
+    flash: Attention, tmp_path: Path
+) -> None:
+    encoder = load(write_bert(tmp_path))
+    expected = torch.cat(forward(encoder, TEXTS, "vanilla"))
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder.forward(TEXTS, flash), expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(encoder.forward(TEXTS[1:2], flash), expected[3:9], atol=1e-5, rtol=1e-4)
+    assert flash.used == flash._name
+    assert flash.kernels
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.lists(st.integers(0, 63), min_size=1, max_size=12), min_size=1, max_size=9))
+def test_batches_of_any_lengths_are_the_same_on_every_path(
+    flash: Attention, tmp_path: Path, texts: list[list[int]]
+) -> None:
+    config = SentenceConfig(tmp_path if (tmp_path / "config.json").exists() else write_bert(tmp_path))
+    weights = load(tmp_path)
+    items = [Tokens(tuple(text)) for text in texts]
+    results = [SentenceEncoder(weights, config, path).embed(items) for path in (flash, Attention("sdpa"))]
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("distance", [-200, -128, -40, -17, -8, -7, -1, 0, 1, 7, 8, 9, 31, 64, 127, 128, 300])
