@@ -19,7 +19,9 @@ from toolkit.store import fingerprint, hash_files
 FORMAT = 1
 # Of ``serve/reference.py``: the environment has no transformers.
 NO_TRANSFORMERS = 4
-TIMEOUT_S = 600.0
+TIMEOUT_S = 900.0
+# Of a model folder, what answers depend on.
+FILES = ("**/*.json", "**/*.safetensors", "**/*.txt", "**/*.model")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def ensure(
 
     Raises: ToolkitError when the model cannot be read.
     """
-    files = hash_files(model_dir, ("**/*.json", "**/*.safetensors", "**/*.txt", "**/*.model"), hash_cache)
+    files = hash_files(model_dir, FILES, hash_cache)
     name = fingerprint({"format": FORMAT, "prompt": prompt, "files": files})
     path = folder / f"{name[:16]}.json"
     if known := _recorded(path, prompt):
@@ -92,7 +94,7 @@ def _make(
     attempts = [(python, flags) for python in dict.fromkeys(pythons)]
     for python, arguments in [*attempts, (pythons[0], [*flags, "--own"])]:
         try:
-            outcome = run([str(python), str(RUN), "reference", *arguments], _environment(python, environ))
+            outcome = run([str(python), str(RUN), "reference", *arguments], on_the_cpu(python, environ))
         except OSError as error:
             raise ToolkitError(f"cannot be started: {error.strerror}", str(python), code="no_python") from error
         if outcome.status != NO_TRANSFORMERS:
@@ -100,8 +102,8 @@ def _make(
     return _read(outcome, model_dir, prompt)
 
 
-def _environment(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """On the CPU: a GPU's memory is not ours to use before the plan gives it away."""
+def on_the_cpu(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a child that computes on the CPU: a GPU is not ours to use before the plan gives it away."""
     return {**base_env(python, environ), "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -31,23 +31,15 @@ _UNFINISHED = "\ufffd"
 
 @dataclass(frozen=True)
 class Plain:
-    """The plain model, its tokenizer, and the tokens that end an answer.
-
-    ``chat``: a prompt is a user's message, put into the model's chat template.
-    """
+    """The plain model, its tokenizer, and the tokens that end an answer."""
 
     model: Any
     tokenizer: Any
     ends: frozenset[int]
-    chat: bool
 
     def encode(self, text: str) -> list[int]:
         """The prompt's tokens, as a server makes them."""
-        if not self.chat:
-            return list(self.tokenizer(text)["input_ids"])
-        message = [{"role": "user", "content": text}]
-        shown = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-        return list(self.tokenizer(shown, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
@@ -62,7 +54,7 @@ class Steps:
     logits: Tensor
 
 
-def load(model_dir: Path, *, chat: bool) -> Plain:
+def load(model_dir: Path) -> Plain:
     """The model in float32, which answers greedily and by its logits alone. This imports torch and transformers."""
     import torch  # noqa: PLC0415 - takes seconds
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig  # noqa: PLC0415
@@ -73,7 +65,7 @@ def load(model_dir: Path, *, chat: bool) -> Plain:
     )
     ends = end_tokens(getattr(model.generation_config, "eos_token_id", None), tokenizer.eos_token_id)
     model.generation_config = GenerationConfig(do_sample=False)
-    return Plain(model.eval(), tokenizer, ends, chat)
+    return Plain(model.eval(), tokenizer, ends)
 
 
 def end_tokens(*named: Any) -> frozenset[int]:
@@ -171,7 +163,7 @@ def record(options: argparse.Namespace) -> dict[str, Any]:
     """The canary set as a document, with ``measured``: how the bound came about."""
     import torch  # noqa: PLC0415 - takes seconds
 
-    plain = load(options.model_dir, chat=options.chat)
+    plain = load(options.model_dir)
     with torch.inference_mode():
         short = surest(options.prompt, lambda text: first_lead(plain, text))
     prompts = canaries.canary_set(
@@ -223,5 +215,4 @@ def _flags() -> argparse.ArgumentParser:
     flags.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), required=True)
     flags.add_argument("--budget-s", type=float, required=True)
     flags.add_argument("--chunked-prefill", action="store_true")
-    flags.add_argument("--chat", action="store_true")
     return flags
