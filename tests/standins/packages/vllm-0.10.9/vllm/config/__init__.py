@@ -1,0 +1,30 @@
+"""Configurations whose fields become options."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Optional, Union
+
+from vllm.config.cache import CacheConfig
+
+ModelDType = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
+DistributedExecutorBackend = Literal["ray", "mp", "uni"]
+
+
+@dataclass
+class ModelConfig:
+    model: str = "Qwen/Qwen3-0.6B"
+    tokenizer: Optional[str] = None
+    dtype: Union[ModelDType, "torch.dtype"] = "auto"  # noqa: F821
+    max_model_len: Optional[int] = None
+    served_model_name: str | Optional[list[str]] = None
+    enforce_eager: bool = False
+    hf_overrides: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ParallelConfig:
+    pipeline_parallel_size: int = 1
+    tensor_parallel_size: int = 1
+    distributed_executor_backend: str | Optional[DistributedExecutorBackend] = None
+
+
+__all__ = ["CacheConfig", "ModelConfig", "ParallelConfig"]
