@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,7 @@ def test_rotation_under_a_flood_loses_and_repeats_no_line(tmp_path: Path) -> Non
         while not stop.is_set():
             os.write(descriptor, b"".join(b"%09d\n" % number for number in range(total, total + 100)))
             total += 100
+            time.sleep(0.0005)
         os.close(descriptor)
 
     writer = threading.Thread(target=flood)

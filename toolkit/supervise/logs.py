@@ -297,7 +297,8 @@ class LogView:
         """The last ``limit_bytes`` of what the process itself wrote, as text."""
         log = LogFile(self.path)
         start = max(self.start_bytes, log.end() - limit_bytes)
-        return b"".join(log.pieces(start))[-limit_bytes:].decode(errors="replace")
+        text = b"".join(log.pieces(start)) or self.recent()
+        return text[-limit_bytes:].decode(errors="replace")
 
 
 def rank_folder(log: Path) -> Path:
