@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import facts
-from toolkit.assemble import paths, surroundings
+from toolkit.assemble import paths, programs, surroundings
 from toolkit.assemble.paths import Paths
 from toolkit.compat import book, cases, judge
 from toolkit.compat.files import is_stale
@@ -114,7 +114,7 @@ def images_of(deployment: LoadedDeployment) -> dict[str, EnvironmentView]:
     """What the deployment declares of each image that a service runs in."""
     used = {service.environment for service in deployment.model.services.values()}
     return {
-        name: cases.of_image(name, each.image, str(each.interpreter), each.versions)
+        name: cases.of_image(name, each.image, str(each.interpreter), programs.stated(each))
         for name, each in deployment.model.environments.items()
         if name in used and each.image is not None
     }

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit import environments, runtimes
+from toolkit import environments, facts, runtimes
 from toolkit.assemble import boxes
 from toolkit.config.load import LoadedDeployment
-from toolkit.config.models import Deployment
+from toolkit.config.models import Deployment, Environment
 from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.runtimes.base import Launch, Program
 from toolkit.runtimes.environment import inherited
@@ -29,8 +29,15 @@ def installed(
         looked = here and (named is None or named.image is None) and runtime.looks_inside
         if looked and python not in read:
             read[python] = environments.read(python, environ={**inherited(environ), **service.env}, files=files)
-        found[name] = runtime.program(read[python] if looked else None, python, named.versions if named else {})
+        found[name] = runtime.program(read[python] if looked else None, python, stated(named))
     return found
+
+
+def stated(named: Environment | None) -> dict[str, str]:
+    """Versions that the deployment states of an environment, over what is known of its image."""
+    if named is None:
+        return {}
+    return {**(facts.image_versions(named.image) if named.image else {}), **named.versions}
 
 
 def check_programs(deployment: LoadedDeployment, shown: Mapping[str, Launch]) -> None:

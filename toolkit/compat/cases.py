@@ -59,7 +59,7 @@ def view(name: str, found: Environment, binaries: Binaries | None) -> Environmen
 def of_image(name: str, image: str, python: str, versions: Mapping[str, str]) -> EnvironmentView:
     """The environment in a container image, as far as the deployment declares its versions."""
     stated = {OTHER_NAMES.get(each, each): found for each, found in _normalised(versions).items()}
-    packages = {each: found for each, found in stated.items() if each not in SETTINGS}
+    packages = {each: found for each, found in stated.items() if each not in (*SETTINGS, "tritonserver")}
     torch = packages.get("torch")
     return EnvironmentView(
         name,
