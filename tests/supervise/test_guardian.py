@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -73,6 +74,36 @@ async def test_a_guardian_that_was_killed_is_replaced() -> None:
     assert guard.pids[0] != first[0]
     assert guard.pids[1] == first[1]
     await guard.dismiss()
+
+
+async def test_attempts_that_are_to_outlive_the_supervisor_do_and_no_others() -> None:
+    kept, other = marked(f"g10x{RUN}.llm.2", "kept"), marked(f"g10x{RUN}.embed.1", "loads")
+    guard = Guard(f"g10x{RUN}")
+    guard.spare(["llm.2", "embed.1"])
+    guard.spare(["llm.2"])
+    vanish(guard)
+    assert other.wait(10) == -signal.SIGKILL
+    await gone(guard)
+    assert kept.poll() is None
+    kept.kill()
+    kept.wait()
+
+
+async def test_a_guardian_that_was_replaced_knows_what_is_to_live_on() -> None:
+    kept = marked(f"g11x{RUN}.llm.1", "known")
+    guard = Guard(f"g11x{RUN}")
+    guard.spare(["llm.1"])
+    for pid in guard.pids:
+        os.kill(pid, signal.SIGKILL)
+    replaced = 0
+    while replaced < 2:
+        replaced += guard.keep()
+        await asyncio.sleep(0.01)
+    vanish(guard)
+    await gone(guard)
+    assert kept.poll() is None
+    kept.kill()
+    kept.wait()
 
 
 async def test_one_of_the_guardians_is_enough() -> None:

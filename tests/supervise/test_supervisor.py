@@ -395,7 +395,7 @@ async def test_the_start_lock_of_a_gpu_is_held_until_it_serves(state_dir: Path) 
 
     gpus = ({"uuid": "GPU-a", "index": 0, "budget_mib": 1},)
     await supervise(state_dir, tiny("locked", gpus=gpus), gpu_starts=gpu_starts).run("ready", 30.0)
-    assert told == [(["GPU-a"], 0), 1]
+    assert told == [(["GPU-a"], 0), 1, (["GPU-a"], 1), 0], "the stop takes it too"
     notes = [event["text"] for event in read_events(state_dir / "events.jsonl") if event["kind"] == "log"]
     assert notes == ["waits while pid 7 starts on its GPU"]
 

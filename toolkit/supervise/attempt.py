@@ -7,47 +7,56 @@ import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import aiohttp
 
-from toolkit import warm
+from toolkit import processes, warm
 from toolkit.errors import ToolkitError
+from toolkit.files import disk_errors
 from toolkit.host.model import Holder
+from toolkit.processes import Identity
 from toolkit.runtimes.base import Launch
+from toolkit.runtimes.environment import TOKEN
 from toolkit.supervise import (
     containers,
     failures,
     launch_files,
     lifecycle,
     log_checks,
-    logs,
     outcome,
     placement,
     ports,
     ranks,
     window,
 )
+from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
+from toolkit.supervise.leftovers import Leftovers
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
 from toolkit.supervise.look import GpuUse, look
 from toolkit.supervise.outcome import OomCount, Outcome
 from toolkit.supervise.process import Tree
+from toolkit.supervise.records import Record, Records
 from toolkit.supervise.service import MemoryDifference, ServiceRun
-from toolkit.supervise.state import StateFolder
+from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.watch import Watcher
 
 _LOG = logging.getLogger(__name__)
 _READY_LOG_BYTES = 1024**2
 _SAMPLE_S = 0.5
 _MEMORY_WAIT_S, _MEMORY_POLL_S = 15.0, 0.5  # what an ended process held comes back within seconds
+_STOP_LOCK_S = 10.0  # a planned stop waits so long for a start on its GPU, and is then no longer put off
+_SHARED_LOOK_S = 2.0
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
 Diagnose = Callable[[Outcome], Failure]
 Reserve = Callable[[ServiceRun], Callable[[], None]]
 FreeMemory = Callable[[ServiceRun], "MemoryDifference | None"]
+Keep = Callable[[ServiceRun, Identity], None]
 
 
 class GpuStarts(Protocol):
@@ -66,9 +75,12 @@ class Wrap(Protocol):
 
 @dataclass(frozen=True)
 class World:
-    """What attempts need of the world; ``cookie`` marks every process of the deployment."""
+    """What attempts need of the world; ``cookie`` marks every process of the deployment.
 
-    folder: StateFolder
+    ``keeps``: what serves is to outlive us, so it is written to ``records``, and ``keep`` is told.
+    """
+
+    logs: Mapping[str, ServiceLog]
     http: aiohttp.ClientSession
     clock: warm.Clock
     jitter: Callable[[], float]
@@ -79,6 +91,10 @@ class World:
     free_memory: FreeMemory
     gpu_use: GpuUse
     cookie: str
+    groups: Groups | None
+    records: Records
+    keeps: bool
+    keep: Keep
     watch_s: float
     placement_s: float
     deep_s: float
@@ -98,7 +114,10 @@ class _Running:
 
 @dataclass
 class Attempt:
-    """One attempt; ``post`` takes its events, ``note`` a sentence for the event log."""
+    """One attempt; ``post`` takes its events, ``note`` a sentence for the event log.
+
+    ``kept``: it is to outlive the supervisor, should that die now.
+    """
 
     run: ServiceRun
     number: int
@@ -106,6 +125,7 @@ class Attempt:
     post: Callable[[Event], None]
     note: Callable[[str], None]
     activity: warm.Progress | None = None
+    kept: bool = False
     _running: _Running | None = None
     _give_back: Callable[[], None] | None = None
     _gpu_start: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
@@ -115,6 +135,11 @@ class Attempt:
     _proof: warm.Proof | None = None
     _watcher: Watcher | None = None
     _death: ranks.Death | None = None
+    _holds_gpu: bool = False
+    _leftovers: Leftovers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._leftovers = Leftovers(self.run.cache_dir)
 
     def perform(self, action: Action) -> None:
         """Starts the action; its outcome is posted later, never from within this call."""
@@ -156,7 +181,7 @@ class Attempt:
         except warm.WarmupError as error:
             await self._after_last_words(error)
         except ToolkitError as error:
-            self._fail(failures.from_error(error, "stop"))
+            self._fail(failures.from_error(error, "retry" if error.code == "no_space" else "stop"))
         except Exception as error:
             _LOG.exception("%s attempt %d", self.run.name, self.number)
             self._fail(Failure(f"a fault of coexist itself: {error!r}", "stop", "internal"))
@@ -177,7 +202,7 @@ class Attempt:
 
     async def _reserve(self, _: lifecycle.Reserve) -> None:
         devices = self.run.gate().devices
-        await self._gpu_start.enter_async_context(self.world.gpu_starts(devices, waiting=self._waits_for_gpu))
+        await self._take_gpus()
         try:
             ports.ensure_free({self.run.name: self.run.port})
         except ToolkitError as error:  # later it may be a neighbour that is about to end
@@ -189,6 +214,16 @@ class Attempt:
             self._fail(Failure(missing, self._if_taken(), "gpu_memory", advice="See 'coexist host' for who holds it."))
             return
         self.post(lifecycle.Reserved(self.number))
+
+    async def _take_gpus(self) -> None:
+        """Nobody else starts or stops anything on its GPUs from now on."""
+        devices = self.run.gate().devices
+        await self._gpu_start.enter_async_context(self.world.gpu_starts(devices, waiting=self._waits_for_gpu))
+        self._holds_gpu = True
+
+    async def _release_gpus(self) -> None:
+        self._holds_gpu = False
+        await self._gpu_start.aclose()
 
     def _if_taken(self) -> Literal["stop", "retry"]:
         return "stop" if self.number == 1 else "retry"
@@ -213,23 +248,43 @@ class Attempt:
 
     async def _spawn(self, _: lifecycle.Spawn) -> None:
         launch = self.run.launch(self.number)
-        path = self.world.folder.log(self.run.name)
-        if logs.is_long(path):
-            logs.rotate(path)
-        log = LogView(path, logs.size_bytes(path))
+        log = await asyncio.to_thread(self.world.logs[self.run.name].begin_attempt, launch.rank_logs)
         await asyncio.to_thread(launch_files.write, launch.files)
-        tree = Tree.spawn(self._argv(launch), launch.env, launch.cwd, path, self._cookie)
+        with disk_errors(log.path, "cannot write its log"):
+            tree = self._tree(launch, log.path)
+        self._runs(tree, launch, log)
+        self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes))
+
+    def _tree(self, launch: Launch, log: Path) -> Tree:
+        group = self.world.groups.make(self.name) if self.world.groups else None
+        try:
+            return Tree.spawn(
+                self._argv(launch), launch.env, launch.cwd, log, self._cookie,
+                group=group, outlives_us=self.world.keeps,
+            )  # fmt: skip
+        except BaseException:
+            if group is not None:
+                group.remove()
+            raise
+
+    def _runs(self, tree: Tree, launch: Launch, log: LogView) -> None:
+        """From here on there is a process to ask, to watch and to take down."""
         url = f"http://127.0.0.1:{self.run.port}"
         target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
         now_s = self.world.clock.now()
         opened = window.opened(now_s, launch.preload_window_s)
-        self._running = _Running(tree, launch, target, log, opened, OomCount.begun(tree.pid))
+        oom = OomCount.begun(tree.pid, group=tree.group.folder if tree.group else None)
+        self._running = _Running(tree, launch, target, log, opened, oom)
         self._start(self._watch_exit, self._running)
-        self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes))
+
+    @property
+    def name(self) -> str:
+        """``SERVICE.NUMBER``."""
+        return f"{self.run.name}.{self.number}"
 
     @property
     def _cookie(self) -> str:
-        return f"{self.world.cookie}.{self.run.name}.{self.number}"
+        return f"{self.world.cookie}.{self.name}"
 
     def _argv(self, launch: Launch) -> Sequence[str]:
         """Pinned here, or in a container, where its engine does it."""
@@ -314,7 +369,11 @@ class Attempt:
         running, clock = self._process(), self.world.clock
         running.window = window.opened(clock.now(), running.launch.preload_window_s)
         before = self._sample(running)
+        looked_s = clock.now() - _SHARED_LOOK_S
         while (now_s := clock.now()) < running.window.deadline_s:
+            if now_s - looked_s >= _SHARED_LOOK_S:
+                await self._look_at_shared_memory()
+                looked_s = now_s
             await clock.sleep(min(_SAMPLE_S, running.window.deadline_s - now_s))
             after = self._sample(running)
             if window.progressed(before, after):
@@ -326,7 +385,7 @@ class Attempt:
 
     def _sample(self, running: _Running) -> window.Sample:
         usage = running.tree.usage()
-        log_bytes = logs.size_bytes(running.log.path)
+        log_bytes = running.log.written_bytes()
         return window.Sample(self.world.clock.now(), log_bytes, usage.resident_bytes, usage.cpu_s)
 
     async def _register(self, _: lifecycle.Register) -> None:
@@ -334,8 +393,24 @@ class Attempt:
         self._watcher = Watcher(running.target, self.world.http, running.tree, running.log, self.world.clock)
         await self._watcher.count_compiles()
         await warm.register(running.target, self.world.http)
-        await self._gpu_start.aclose()
+        await self._release_gpus()
+        await self._remember(running)
         self.post(lifecycle.Registered(self.number))
+
+    async def _remember(self, running: _Running) -> None:
+        """So that another supervisor can take it over; a container ends with us in any case."""
+        if not self.world.keeps or self._proof is None or running.launch.container is not None:
+            return
+        log, tree, groups = running.log, running.tree, self.world.groups
+        record = Record(
+            self.run.name, self.number, tree.pid, tree.identity.start_ticks, processes.boot_id(), self._cookie,
+            running.launch.env.get(TOKEN), log.start_bytes, asdict(self._proof), self.run.spec, self.run.placed,
+            str(groups.folder) if groups and tree.group else None,
+        )  # fmt: skip
+        await asyncio.to_thread(self.world.keep, self.run, tree.identity)
+        with contextlib.suppress(OSError):  # a full disk: it is not taken over then, but started anew
+            await asyncio.to_thread(self.world.records.write, record)
+            self.kept = True
 
     async def _watch(self, _: lifecycle.Watch) -> None:
         self._start(self._watch_ranks)
@@ -375,11 +450,16 @@ class Attempt:
         self._fail(failures.not_working(failure, await self._diagnosed(self._process(), None)))
 
     async def _check_placement(self) -> None:
+        await self._look_at_shared_memory()
         pids = {member.pid for member in self._process().tree.members()}
         if container := self._process().launch.container:
             pids |= set(await asyncio.to_thread(containers.pids, container))
         seen = await asyncio.to_thread(look, self.run, pids, self.world.gpu_use)
         self.post(lifecycle.Checked(self.number, placement.judge(seen, self.run.expected)))
+
+    async def _look_at_shared_memory(self) -> None:
+        pids = [member.pid for member in self._process().tree.members()]
+        await asyncio.to_thread(self._leftovers.look, pids)
 
     async def _first_request(self) -> warm.FirstRequest | None:
         if self._proof is None:
@@ -397,6 +477,7 @@ class Attempt:
     def _begin_end(self, action: lifecycle.End) -> None:
         if self._ending is not None:
             self._ending.cancel()
+        self.kept = False
         self._cancel_work()
         self._ending = self._start(self._end, action)
 
@@ -405,15 +486,30 @@ class Attempt:
             task.cancel()
 
     async def _end(self, action: lifecycle.End) -> None:
+        await self._prepare_end(action)
         stuck = await self._take_down(self._running, action) if self._running else None
         if stuck:
             self.post(lifecycle.Stuck(self.number, stuck))
             return
-        await self._gpu_start.aclose()
+        if action.clean:
+            await self._clean()
+        await self._release_gpus()
         if self._give_back is not None:
             self._give_back()
             self._give_back = None
         self.post(lifecycle.Vacated(self.number))
+
+    async def _prepare_end(self, action: lifecycle.End) -> None:
+        """It is not to be taken over any more; and whoever starts on its GPUs does not measure what is about to go."""
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self.world.records.remove, self.run.name)
+        if self._running and action.planned and not self._holds_gpu:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._take_gpus(), _STOP_LOCK_S)
+
+    async def _clean(self) -> None:
+        removed = await asyncio.to_thread(self._leftovers.clean)
+        self.note(f"cleaned before the next attempt: {', '.join(removed) or 'nothing was left behind'}")
 
     async def _take_down(self, running: _Running, action: lifecycle.End) -> Failure | None:
         """What could not be ended, normally nothing. A container ends first: its client only shows it."""

@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.supervise import guardian, process
@@ -27,6 +28,7 @@ class Guard:
     def __init__(self, deployment_cookie: str, groups: Groups | None = None) -> None:
         self._argv = [sys.executable, "-I", "-S", str(_PROGRAM), cookie_prefix(deployment_cookie)]
         self._argv += [str(groups.folder)] if groups else []
+        self._said = b""
         self._guardians = [self._start() for _ in range(GUARDIANS)]
 
     @property
@@ -38,23 +40,38 @@ class Guard:
             self._argv, env={}, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL, dies_with_us=False
         )
 
+    def spare(self, attempts: Iterable[str]) -> None:
+        """From now on these attempts (``SERVICE.NUMBER``) are to outlive us, and no others."""
+        said = f"spare {' '.join(sorted(attempts))}\n".encode()
+        if said != self._said:
+            self._said = said
+            for each in self._guardians:
+                _say(each, said)
+
     def keep(self) -> int:
         """How many guardians were gone, for each of which a new one was started."""
         gone = [each for each in self._guardians if process.poll(each) is not None]
         for each in gone:
             _close_pipe(each)
-            self._guardians[self._guardians.index(each)] = self._start()
+            self._guardians[self._guardians.index(each)] = started = self._start()
+            _say(started, self._said)
         return len(gone)
 
     async def dismiss(self) -> None:
         """Tells them that all was stopped in good order, and reaps them."""
         for each in self._guardians:
-            assert each.stdin is not None  # noqa: S101 (it was started with a pipe)
-            with contextlib.suppress(OSError):
-                os.write(each.stdin.fileno(), b"done\n")
+            _say(each, b"done\n")
             _close_pipe(each)
         while any(process.poll(each) is None for each in self._guardians):  # noqa: ASYNC110 (no event tells it everywhere)
             await asyncio.sleep(0.005)
+
+
+def _say(to: subprocess.Popen[bytes], words: bytes) -> None:
+    """One that was stopped does not make us wait: it is told less than it should be, and kills more."""
+    if to.stdin is not None:
+        with contextlib.suppress(OSError):
+            os.set_blocking(to.stdin.fileno(), False)
+            os.write(to.stdin.fileno(), words)
 
 
 def _close_pipe(of: subprocess.Popen[bytes]) -> None:

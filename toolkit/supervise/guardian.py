@@ -1,4 +1,5 @@
-"""Outlives the supervisor: when its standard input closes without ``done``, it kills all that carries the cookie.
+"""Outlives the supervisor: when its standard input closes without ``done``, it kills all that carries the cookie,
+but for the attempts that the last line there (``spare SERVICE.NUMBER …``) names.
 
 Standard library only; started as ``python -I -S guardian.py NAME=PREFIX [GROUP]``. It carries no cookie itself. What
 is in a control group below GROUP is killed too, and what descends from a carrier though its environment was cleaned.
@@ -101,22 +102,44 @@ def _kill_group(folder: str) -> bool:
     try:
         with open(f"{folder}/cgroup.kill", "w") as file:  # noqa: PTH123
             file.write("1")
+    except OSError:
+        return False
+    return not _remove(folder) and bool(_read(f"{folder}/cgroup.procs"))
+
+
+def _remove(folder: str) -> bool:
+    """True when the group and all below it is gone; one in which something lives stays."""
+    try:
         for below, _, _ in os.walk(folder, topdown=False):
             os.rmdir(below)  # noqa: PTH106
     except OSError:
-        return bool(_read(f"{folder}/cgroup.procs"))
-    return False
+        return False
+    return True
 
 
 def main(prefix: str, group: str | None = None) -> None:
-    """Waits for the supervisor's last word, or for its end."""
+    """Waits for the supervisor's last words, or for its end."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
-    said = sys.stdin.buffer.read()
-    if not said.endswith(b"done\n"):
-        kill_all(prefix.encode(), group=group)
+    told = _last_words()
+    if told != b"done":
+        kill_all(prefix.encode(), _spared(told), group)
         if group:
-            _kill_group(group)
+            _remove(group)
+
+
+def _last_words() -> bytes:
+    """The last whole line of standard input, once that is closed."""
+    last = b""
+    for line in sys.stdin.buffer:
+        last = line[:-1] if line.endswith(b"\n") else last
+    return last
+
+
+def _spared(told: bytes) -> list[str]:
+    """``spare NAME NAME…``: attempts that are to outlive the supervisor."""
+    verb, *names = told.decode().split() or [""]
+    return names if verb == "spare" else []
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,16 +23,20 @@ from toolkit.host import gpu_use as devices
 from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.runtimes.base import Container
-from toolkit.supervise import containers, document, failures, gates, guardian, lifecycle, logs, ports, process
-from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Reserve, World, Wrap
+from toolkit.supervise import changes, containers, document, failures, gates, guardian, lifecycle, ports, process
+from toolkit.supervise.adopt import Adoption
+from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Keep, Reserve, World, Wrap
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
+from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import Guard, cookie_prefix
 from toolkit.supervise.journal import Journal
 from toolkit.supervise.lifecycle import Drifted, Event, Instance, Log, Moved, Refused, State
 from toolkit.supervise.look import GpuUse
 from toolkit.supervise.metrics import Metrics
+from toolkit.supervise.records import Record
 from toolkit.supervise.service import ServiceRun
+from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
 from toolkit.supervise.watch import DEEP_S
@@ -41,6 +46,7 @@ _LOG = logging.getLogger(__name__)
 WATCH_S = 5.0
 PLACEMENT_S = 60.0  # reading numa_maps takes each process's memory map lock for a moment
 _HOUSEKEEPING_S = 1.0
+OnDeath = Literal["kill", "keep"]
 
 
 class Supervisor:
@@ -50,7 +56,8 @@ class Supervisor:
     a thread. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
     held from INIT to SERVING; in it, ``free_memory(run)`` says how free memory differs from what was reserved.
     ``gpu_use()`` is who uses the devices. ``reserve`` and ``free_memory`` run in threads. ``on_change`` is called
-    after every change, with the supervisor.
+    after every change, with the supervisor. ``on_death``: whether services that serve are to outlive it when it is
+    killed; then ``keep(run, process)`` is told, in a thread, which process has what was reserved.
     """
 
     def __init__(
@@ -72,6 +79,9 @@ class Supervisor:
         watch_s: float = WATCH_S,
         placement_s: float = PLACEMENT_S,
         deep_s: float = DEEP_S,
+        on_death: OnDeath = "kill",
+        keep: Keep = lambda _, __: None,
+        find_groups: Callable[[str], Groups | None] = Groups.find,
     ) -> None:
         self.deployment = deployment
         self._runs = {run.name: run for run in services}
@@ -81,11 +91,12 @@ class Supervisor:
         self._clock = clock or SystemClock()
         self._calendar = Calendar(self._clock.now())
         self._journal = Journal(self._folder, self._clock, self._calendar)
+        self._logs = {run.name: ServiceLog(self._folder.log(run.name), self._unix_s) for run in services}
         self._writer = StatusWriter(self._folder, self.snapshot)
         self._metrics = Metrics()
         self._make_world = partial(
             World,
-            folder=self._folder,
+            logs=self._logs,
             clock=self._clock,
             jitter=jitter,
             diagnose=diagnose,
@@ -97,7 +108,11 @@ class Supervisor:
             watch_s=watch_s,
             placement_s=placement_s,
             deep_s=deep_s,
+            records=self._folder.records,
+            keeps=on_death == "keep",
+            keep=keep,
         )
+        self._find_groups = find_groups
         self._on_change = on_change or (lambda _: None)
         now_s = self._clock.now()
         self._instances = {run.name: Instance(run.name, run.policy(), since_s=now_s) for run in services}
@@ -144,46 +159,89 @@ class Supervisor:
     async def _open(self) -> None:
         previous = self._folder.open(self.deployment)
         self._cleanup.callback(self._folder.close)
-        if previous is not None:
-            await asyncio.to_thread(guardian.kill_all, cookie_prefix(previous.cookie).encode())
-            await asyncio.to_thread(containers.remove_left, self._containers(), previous.cookie)
-        ports.ensure_free({run.name: run.port for run in self._runs.values()})
+        adopted = await asyncio.to_thread(self._take_over, previous) if previous else {}
+        ports.ensure_free({run.name: run.port for run in self._runs.values() if run.name not in adopted})
         process.become_subreaper()
-        cookie = secrets.token_hex(8)
-        guard = Guard(cookie)
-        self._cleanup.push_async_callback(guard.dismiss)
+        cookie = previous.cookie if previous and adopted else secrets.token_hex(8)
+        groups = (Groups.left(previous.group, cookie) if previous else None) or self._find_groups(cookie)
+        if groups is not None:
+            self._cleanup.callback(groups.close)
+        self._start_guards(cookie, groups)
+        http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
+        self._world = self._make_world(http=http, cookie=cookie, groups=groups)
+        await asyncio.to_thread(self._begin_logs, adopted)
+        self._attempts = {name: self._attempt(name, 1) for name in self._runs if name not in adopted}
+        await self._open_control(cookie, groups)
+        self._adopt(adopted)
+        await self._cleanup.enter_async_context(self._writer)
+        self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house()))
+
+    def _take_over(self, previous: Owner) -> dict[str, Record]:
+        """What serves on although its supervisor died, and is wanted as it is; nothing else of that is left."""
+        left = self._folder.left()
+        adopted = {name: each for name, each in left.items() if name in self._runs and self._is_wanted(each)}
+        spared = [record.name for record in adopted.values()]
+        guardian.kill_all(cookie_prefix(previous.cookie).encode(), spared, previous.group)
+        containers.remove_left(self._containers(), previous.cookie)
+        for name in left.keys() - adopted.keys():
+            self._folder.records.remove(name)
+        return adopted
+
+    def _is_wanted(self, record: Record) -> bool:
+        return changes.same_process(record.spec, self._runs[record.service].spec)
+
+    def _adopt(self, records: Mapping[str, Record]) -> None:
+        """Each begins at once, whatever its gates say: its process is there, and somebody must answer for it."""
+        for name, record in records.items():
+            self._instances[name] = replace(self._instances[name], attempt=record.attempt)
+            told = self._teller(name, record.attempt)
+            post = partial(self._post, name)
+            attempt = Adoption(self._runs[name], record.attempt, self._world, post, told, record=record)
+            self._attempts[name] = attempt
+            attempt.begin()
+            self._inbox.append((name, lifecycle.Begin(record.attempt)))
+
+    def _start_guards(self, cookie: str, groups: Groups | None) -> None:
+        self._guard = Guard(cookie, groups)
+        self._cleanup.push_async_callback(self._guard.dismiss)
         self._container_guard = containers.Guard(cookie, self._containers())
         self._cleanup.push_async_callback(self._container_guard.dismiss)
-        http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
-        self._world = self._make_world(http=http, cookie=cookie)
-        self._attempts = {name: self._attempt(name, 1) for name in self._runs}
-        await self._open_control(cookie)
-        await self._cleanup.enter_async_context(self._writer)
-        self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house(guard)))
 
     def _containers(self) -> list[Container]:
         return [run.container for run in self._runs.values() if run.container]
 
-    async def _open_control(self, cookie: str) -> None:
+    async def _open_control(self, cookie: str, groups: Groups | None) -> None:
         control = Control(self, self._journal)
         self._cleanup.push_async_callback(control.close)
         port = await control.open(self._control_port, self._folder.socket)
         self.address = f"http://127.0.0.1:{port}"
-        pid = process.own_identity()
-        self._folder.write_owner(Owner(self.deployment, pid.pid, pid.start_ticks, cookie, port))
+        us, group = process.own_identity(), str(groups.folder) if groups else None
+        keeps = self._world.keeps
+        self._folder.write_owner(Owner(self.deployment, us.pid, us.start_ticks, cookie, port, group, keeps))
 
-    async def _keep_house(self, guard: Guard) -> None:
+    async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             process.reap_adopted()
             with contextlib.suppress(OSError, ToolkitError):  # a full disk or process table: again in a second
-                await self._keep_in_shape(guard)
+                await self._keep_in_shape()
 
-    async def _keep_in_shape(self, guard: Guard) -> None:
-        if guard.keep() or self._container_guard.keep():
+    async def _keep_in_shape(self) -> None:
+        if self._guard.keep() or self._container_guard.keep():
             self._journal.tell("log", text="a guardian was gone; a new one was started")
-        for path in self._folder.long_logs(self._runs):
-            await asyncio.to_thread(logs.rotate, path)
+        await asyncio.to_thread(self._look_at_logs)
+
+    def _unix_s(self) -> float:
+        return self._calendar.unix_s(self._clock.now())
+
+    def _begin_logs(self, running: Collection[str]) -> None:
+        for name, log in self._logs.items():
+            if name not in running:
+                log.begin_run()
+
+    def _look_at_logs(self) -> None:
+        for log in self._logs.values():
+            log.look()
 
     async def wait_ready(self, timeout_s: float | None = None) -> None:
         """Returns when all required services are SERVING and measured, a stop was asked for, or all were stopped.
@@ -331,10 +389,13 @@ class Supervisor:
         return found
 
     def _attempt(self, name: str, number: int) -> Attempt:
+        return Attempt(self._runs[name], number, self._world, partial(self._post, name), self._teller(name, number))
+
+    def _teller(self, name: str, number: int) -> Callable[[str], None]:
         def note(text: str) -> None:
             self._journal.tell("log", name, number, text=text)
 
-        return Attempt(self._runs[name], number, self._world, lambda event: self._post(name, event), note)
+        return note
 
     def _post(self, name: str, event: Event) -> None:
         self._inbox.append((name, event))
@@ -370,6 +431,7 @@ class Supervisor:
             self._tell_or_perform(before, action)
         if after.attempt != before.attempt:
             self._attempts[name] = self._attempt(name, after.attempt)
+        self._guard.spare(attempt.name for attempt in self._attempts.values() if attempt.kept)
 
     def _tell_or_perform(self, instance: Instance, action: lifecycle.Action) -> None:
         name, number = instance.name, instance.attempt
