@@ -214,6 +214,7 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: case(view(problems=(Problem("interpreter_missing", "python"),))),
     ),
     "environment-not-read": (lambda: case(view(packages={}, read=False)), case),
+    "image-not-read": (lambda: case(view(packages={}, read=False, image="x:1")), case),
     "dependency-conflict": (
         lambda: case(view(conflicts=(Conflict("tensorrt-llm", "transformers<=4.42.4", "transformers", "4.45.0"),))),
         case,
