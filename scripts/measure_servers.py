@@ -221,7 +221,8 @@ def show_engine(part: dict[str, Any]) -> None:
         print(f"engine: {name}: {line(numbers)}")
     mine = servers.pop("coexist")
     for name, better in (("first_token_ms", min), ("per_token_ms", min), ("four_tokens_per_s", max)):
-        print(f"engine: {name}: {mine[name] / better(other[name] for other in servers.values()):.2f}x the better of theirs")
+        best = better(other[name] for other in servers.values())
+        print(f"engine: {name}: {mine[name] / best:.2f}x the better of theirs")
 
 
 # Boot part

@@ -15,6 +15,7 @@ from toolkit.serve.compiled import CompiledEngine, cache_length, check_fits, pro
 from toolkit.serve.decoder import Decoder
 
 SLOTS, MAX_INPUT_LEN, MAX_SEQ_LEN = 4, 32, 48
+BLOCKS, BLOCK_TOKENS = 6, 4
 
 
 class Uncompiled:
@@ -24,16 +25,17 @@ class Uncompiled:
         self._run = getattr(decoder, phase)
         self.calls: list[tuple[int, int]] = []
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         self.calls.append((inputs[0].shape[0], inputs[2].shape[0]))
-        return [self._run(*inputs[:3], inputs[3:])]
+        logits: torch.Tensor = self._run(*inputs[:3], inputs[3:])
+        return logits
 
 
 def engine_info(fmha: str = "enable", **changes: Any) -> dict[str, Any]:
     limits = {"max_batch_size": SLOTS, "max_input_len": MAX_INPUT_LEN, "max_seq_len": MAX_SEQ_LEN}
     return {
-        "format": 1, "device": "cpu", "vocab_size": decoders.VOCAB, "eos_token_ids": [2], "limits": limits,
-        "kv_cache": {"reuse": fmha == "enable"}, **changes,
+        "format": 2, "device": "cpu", "vocab_size": decoders.VOCAB, "eos_token_ids": [2], "limits": limits,
+        "fmha": fmha, "kv_cache": {"reuse": fmha == "enable"}, **changes,
     }  # fmt: skip
 
 
@@ -41,10 +43,11 @@ def make(folder: Path, **changes: Any) -> tuple[CompiledEngine, Any, dict[str, U
     model = decoders.save(folder)
     decoder = load(folder)
     config = decoder.config
-    shape = (SLOTS, config.num_kv_heads, cache_length(MAX_SEQ_LEN), config.head_dim)
-    caches = [torch.zeros(shape) for _ in range(2 * config.num_layers)]
+    layers, heads, width = 2 * config.num_layers, config.num_kv_heads, config.head_dim
+    cache = torch.zeros(layers, SLOTS, heads, cache_length(MAX_SEQ_LEN), width)
+    store = torch.zeros(layers, heads, BLOCKS, BLOCK_TOKENS, width)
     packages = {phase: Uncompiled(decoder, phase) for phase in ("prefill", "decode")}
-    return CompiledEngine(engine_info(**changes), packages, {}, caches), model, packages
+    return CompiledEngine(engine_info(**changes), packages, cache, store), model, packages
 
 
 def test_slots_at_different_positions_decode_together(tmp_path: Path) -> None:
@@ -90,18 +93,38 @@ def test_a_released_slot_remembers_nothing(tmp_path: Path) -> None:
     assert_same(engine.prefill(0, PROMPT[5:7]), plain(model, PROMPT[5:7]))
 
 
-def test_a_prompt_may_start_behind_a_prefix_of_another_slot(tmp_path: Path) -> None:
+def test_a_prompt_may_start_behind_stored_blocks_of_another_slot(tmp_path: Path) -> None:
     engine, model, _ = make(tmp_path)
     engine.prefill(0, PROMPT)
-    engine.copy_prefix(0, 2, 6)
-    assert_same(engine.prefill(2, [200, 201], start=6), plain(model, [*PROMPT[:6], 200, 201]))
-    assert engine.length(2) == 8
+    engine.save_blocks(0, [(1, 3), (0, 5)])
+    engine.release(0)
+    engine.prefill(0, [9] * len(PROMPT))
+    engine.load_blocks(2, [5, 3])
+    assert engine.length(2) == 2 * BLOCK_TOKENS
+    assert_same(engine.prefill(2, [200, 201], start=8), plain(model, [*PROMPT[:8], 200, 201]))
+
+
+def test_only_whole_blocks_are_saved(tmp_path: Path) -> None:
+    engine, _, _ = make(tmp_path)
+    engine.prefill(0, PROMPT[: BLOCK_TOKENS + 1])
+    with pytest.raises(ValueError, match="no block 1"):
+        engine.save_blocks(0, [(1, 0)])
+
+
+def test_warming_the_blocks_leaves_what_they_hold(tmp_path: Path) -> None:
+    engine, model, _ = make(tmp_path)
+    engine.prefill(1, PROMPT[:BLOCK_TOKENS])
+    engine.save_blocks(1, [(0, 0)])
+    engine.run_shape("blocks:1")
+    assert engine.length(0) == 0
+    engine.load_blocks(2, [0])
+    assert_same(engine.prefill(2, [200], start=4), plain(model, [*PROMPT[:4], 200]))
 
 
 def test_without_fused_attention_a_prompt_starts_at_its_beginning(tmp_path: Path) -> None:
     engine, _, _ = make(tmp_path, fmha="disable")
     engine.prefill(0, PROMPT)
-    assert not engine.prefix_reuse
+    assert not engine.chunks
     with pytest.raises(ValueError, match="without fused attention"):
         engine.prefill(0, [5], start=3)
 
@@ -170,6 +193,11 @@ def test_warm_lengths_double_up_to_the_longest(longest: int, expected: list[int]
 @pytest.mark.parametrize("max_seq_len", [1, 15, 16, 17, 1024])
 def test_a_cache_is_always_longer_than_the_longest_sequence(max_seq_len: int) -> None:
     assert max_seq_len < cache_length(max_seq_len) <= max_seq_len + 16
+
+
+def test_an_engine_that_would_reuse_prefixes_without_fused_attention_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError, match="cannot be reused"):
+        check_fits(engine_info("disable", kv_cache={"reuse": True}), tmp_path, "cpu")
 
 
 def test_an_engine_for_another_device_is_refused(tmp_path: Path) -> None:

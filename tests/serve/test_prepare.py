@@ -21,7 +21,8 @@ def options(model: Path, folder: Path, **changes: Any) -> argparse.Namespace:
     flags: dict[str, Any] = {
         "model": model, "engine_dir": folder, "reference": folder.parent / "reference.npy", "fmha": "enable",
         "dtype": "auto", "device": "cpu", "max_batch_size": 2, "max_input_len": 32, "max_seq_len": 64,
-        "canary_tokens": 4, "canary_prompt": "hello", "canary_expected": None, **changes,
+        "canary_tokens": 4, "canary_prompt": "hello", "canary_expected": None,
+        "block_tokens": 16, "reuse_prefixes": "off", **changes,
     }  # fmt: skip
     return argparse.Namespace(**flags)
 

@@ -152,6 +152,8 @@ def _prepare_flags(asked: TorchRecipe, places: Places) -> list[str]:
         "--max-input-len": limits.max_input_len,
         "--max-seq-len": limits.max_seq_len,
         "--canary-tokens": recipe.canary.max_tokens,
+        "--block-tokens": recipe.kv_cache.tokens_per_block,
+        "--reuse-prefixes": "on" if recipe.kv_cache.reuse else "off",
     }
     texts = [f"--canary-prompt={recipe.canary.prompt}"]
     if recipe.canary.expected is not None:

@@ -106,7 +106,7 @@ def compile_phase(options: argparse.Namespace, progress: Progress) -> Mapping[st
     """
     info = read_engine_info(options.engine_dir)
     with progress.step(f"load model for {options.phase}"):
-        model = build_decoder(options.engine_dir, decoder_config_of(info["decoder"]), info)
+        model = build_decoder(options.engine_dir, decoder_config_of(info["decoder"]), info, packed=info["packed"])
     with progress.step(f"export {options.phase}"):
         program = trace(model, info, options.phase)
     package = options.engine_dir / f"{options.phase}.pt2"

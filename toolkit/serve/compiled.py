@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.serve import native, packing
 from toolkit.serve.architecture import read_json
 from toolkit.serve.isa import missing_features
+from toolkit.serve.kv_cache import divide, workspace_bytes
 from toolkit.serve.weights import load_tensors
 
-ENGINE_FORMAT = 1
+ENGINE_FORMAT = 2
+PHASES = ("prefill", "decode")
 OnPart = Callable[[str, float], None]
 _Result = TypeVar("_Result")
 
@@ -41,26 +44,28 @@ class CompiledEngine:
     """Slots 0..max_batch_size-1, each with its own position and KV cache; not thread-safe.
 
     A slot lives from ``prefill`` to ``release``. Low slot numbers first: a decode step costs as much as the
-    range from the lowest to the highest slot it names.
+    range from the lowest to the highest slot it names. ``cache`` holds key and value by layer, [2 L, slots, K, S, D];
+    ``store`` the blocks that outlive a slot, [2 L, K, blocks, tokens, D].
     """
 
     def __init__(
-        self, info: Mapping[str, Any], packages: Mapping[str, Any], weights: Mapping[str, Tensor], caches: list[Tensor]
+        self, info: Mapping[str, Any], packages: Mapping[str, Any], cache: Tensor, store: Tensor, bytes_read: int = 0
     ) -> None:
         self.info = info
         limits = info["limits"]
-        self.max_batch_size: int = limits["max_batch_size"]
+        self.max_batch_size = cache.shape[1]
         self.max_input_len: int = limits["max_input_len"]
         self.max_seq_len: int = limits["max_seq_len"]
-        self.prefix_reuse: bool = info["kv_cache"]["reuse"]
+        self.block_tokens = store.shape[3]
+        self.stored_blocks = store.shape[2]
         self.vocab_size: int = info["vocab_size"]
         self.eos_token_ids: Sequence[int] = tuple(info["eos_token_ids"])
-        self.bytes_read = sum(tensor.nbytes for tensor in weights.values())
-        self.kv_cache_bytes = sum(cache.nbytes for cache in caches)
+        self.bytes_read = bytes_read
+        self.kv_cache_bytes = cache.nbytes + store.nbytes
         self._packages = packages
-        self._weights = weights  # the packages only borrow them
-        self._caches = caches
-        self._device = caches[0].device
+        self._cache, self._store = cache, store
+        self._layers = list(cache.unbind(0))
+        self._device = cache.device
         self._counting = torch.arange(self.max_seq_len, device=self._device)
         self._lengths = [0] * self.max_batch_size
         self._views: dict[tuple[int, int], list[Tensor]] = {}
@@ -69,14 +74,20 @@ class CompiledEngine:
     def load(cls, engine_dir: Path, device: str, on_part: OnPart = lambda name, seconds: None) -> CompiledEngine:
         """The engine of a folder, in memory; ``on_part`` hears how long context, weights and kv_cache took.
 
-        Raises: ToolkitError when the folder is no engine, or was compiled for another device or processor.
+        Raises: ToolkitError when the folder is no engine, was compiled for another device or processor, or its KV
+        cache does not fit.
         """
         info = read_engine_info(engine_dir)
         check_fits(info, engine_dir, device)
         packages = _timed("context", on_part, lambda: _open_packages(engine_dir, device))
-        weights = _timed("weights", on_part, lambda: _give_weights(engine_dir, device, packages))
-        caches = _timed("kv_cache", on_part, lambda: _new_caches(info, device))
-        return cls(info, packages, weights, caches)
+        bytes_read = _timed("weights", on_part, lambda: _give_weights(engine_dir, info, device, packages))
+        cache, store = _timed("kv_cache", on_part, lambda: _new_cache(info, device))
+        return cls(info, packages, cache, store, bytes_read)
+
+    @property
+    def chunks(self) -> bool:
+        """Whether a prompt may start behind tokens that the slot already holds."""
+        return bool(self.info["fmha"] == "enable")
 
     def length(self, slot: int) -> int:
         """Tokens whose keys and values the slot holds; 0 when it is free."""
@@ -85,11 +96,11 @@ class CompiledEngine:
     def prefill(self, slot: int, token_ids: Sequence[int], start: int = 0) -> Tensor:
         """Logits [vocab] float32 after the last token; the slot then holds start + len(token_ids) tokens.
 
-        ``start`` > 0 continues behind tokens the slot already holds (a chunk, or a copied prefix).
+        ``start`` > 0 continues behind tokens the slot already holds (a chunk, or stored blocks).
         Raises: ValueError when there is no token, the slot holds fewer than ``start``, or a limit is passed.
         """
         end = start + len(token_ids)
-        if start and not self.prefix_reuse:
+        if start and not self.chunks:
             raise ValueError("this engine was built without fused attention: a prompt starts at position 0")
         if not token_ids or len(token_ids) > self.max_input_len or end > self.max_seq_len:
             raise ValueError(f"{len(token_ids)} tokens from position {start} do not fit this engine's limits")
@@ -97,7 +108,7 @@ class CompiledEngine:
             raise ValueError(f"slot {slot} holds {self._lengths[slot]} tokens, so nothing can start at {start}")
         tokens = torch.tensor(token_ids, device=self._device)
         inputs = [tokens, torch.tensor([start], device=self._device), self._counting[:end]]
-        logits: Tensor = self._packages["prefill"].run(inputs + self._rows(slot, slot + 1))[0]
+        logits: Tensor = self._packages["prefill"].run(inputs + self._rows(slot, slot + 1))
         self._lengths[slot] = end
         return logits
 
@@ -116,34 +127,50 @@ class CompiledEngine:
         span = max(self._lengths[slot] for slot in slots) + 1
         inputs = [torch.tensor(tokens, device=self._device), torch.tensor(positions, device=self._device)]
         inputs.append(self._counting[:span])
-        logits: Tensor = self._packages["decode"].run(inputs + self._rows(first, last))[0]
+        logits: Tensor = self._packages["decode"].run(inputs + self._rows(first, last))
         for slot in slots:
             self._lengths[slot] += 1
         rows = [slot - first for slot in slots]
         return logits if rows == list(range(last - first)) else logits[rows]
 
-    def copy_prefix(self, source: int, target: int, count: int) -> None:
-        """Puts the first ``count`` tokens of one slot into another, so that a prompt can start behind them.
+    def load_blocks(self, slot: int, blocks: Sequence[int]) -> None:
+        """The slot holds the tokens of these stored blocks, in order, so that a prompt can start behind them."""
+        count = len(blocks) * self.block_tokens
+        index = torch.tensor(blocks, device=self._device)
+        self._in_blocks(slot, count).copy_(self._store.index_select(2, index))
+        self._lengths[slot] = count
 
-        Raises: ValueError when the source holds fewer tokens.
+    def save_blocks(self, slot: int, placed: Sequence[tuple[int, int]]) -> None:
+        """Copies blocks of a slot, by their index in it, into the store.
+
+        Raises: ValueError when the slot does not hold one of them whole.
         """
-        if not 0 < count <= self._lengths[source]:
-            raise ValueError(f"slot {source} holds {self._lengths[source]} tokens, not {count}")
-        if source != target:
-            for cache in self._caches:
-                cache[target, :, :count] = cache[source, :, :count]
-        self._lengths[target] = count
+        sources, targets = zip(*placed, strict=True)
+        whole = self._lengths[slot] // self.block_tokens
+        if max(sources) >= whole:
+            raise ValueError(f"slot {slot} holds {whole} whole blocks, no block {max(sources)}")
+        found = self._in_blocks(slot, whole * self.block_tokens)
+        chosen = found.index_select(2, torch.tensor(sources, device=self._device))
+        self._store.index_copy_(2, torch.tensor(targets, device=self._device), chosen)
+
+    def _in_blocks(self, slot: int, count: int) -> Tensor:
+        """The first ``count`` tokens of a slot as [2 L, K, blocks, tokens, D]."""
+        layers, _, heads, _, width = self._cache.shape
+        return self._cache[:, slot, :, :count].view(layers, heads, -1, self.block_tokens, width)
 
     def release(self, slot: int) -> None:
         """Frees a slot; one that is free already stays so."""
         self._lengths[slot] = 0
 
     def shapes(self, mode: str = "full") -> list[str]:
-        """Keys of the shapes to warm: every decode batch and a spread of prompt lengths, or just one (``single``)."""
+        """Keys of the shapes to warm: every decode batch, prompt lengths, stored blocks; or just one (``single``)."""
         if mode == "single":
             return ["prefill:1"]
         lengths = prompt_lengths(min(self.max_input_len, self.max_seq_len - 1))
-        return [f"prefill:{n}" for n in lengths] + [f"decode:{n}" for n in range(1, self.max_batch_size + 1)]
+        sizes = {"prefill": lengths, "decode": range(1, self.max_batch_size + 1), "blocks": range(1, 2)}
+        if not self.stored_blocks:
+            del sizes["blocks"]
+        return [f"{phase}:{size}" for phase, found in sizes.items() for size in found]
 
     def run_shape(self, key: str) -> None:
         """Runs one key of ``shapes`` on free slots, which are free again afterwards.
@@ -151,7 +178,7 @@ class CompiledEngine:
         Raises: ValueError for an unknown key; RuntimeError when a slot it needs is in use.
         """
         phase, _, size = key.partition(":")
-        if phase not in ("prefill", "decode") or not size.isdigit() or int(size) < 1:
+        if phase not in ("prefill", "decode", "blocks") or not size.isdigit() or int(size) < 1:
             raise ValueError(f"'{key}' is not a shape of this engine")
         slots = range(int(size) if phase == "decode" else 1)
         if any(self._lengths[slot] for slot in slots):
@@ -165,6 +192,9 @@ class CompiledEngine:
     def _run_shape(self, phase: str, size: int, slots: Sequence[int]) -> None:
         if phase == "prefill":
             self.prefill(0, [0] * size)
+        elif phase == "blocks":
+            self.load_blocks(0, range(size))
+            self.save_blocks(0, [(block, block) for block in range(size)])
         else:
             for slot in slots:
                 self._lengths[slot] = 1
@@ -183,7 +213,7 @@ class CompiledEngine:
 
     def _rows(self, first: int, last: int) -> list[Tensor]:
         if (first, last) not in self._views:
-            self._views[first, last] = [cache[first:last] for cache in self._caches]
+            self._views[first, last] = [layer[first:last] for layer in self._layers]
         return self._views[first, last]
 
 
@@ -221,29 +251,51 @@ def check_fits(info: Mapping[str, Any], engine_dir: Path, device: str) -> None:
             "Build it on this machine: coexist build.",
             code="engine_cpu",
         )
+    if info["kv_cache"]["reuse"] and info["fmha"] == "disable":
+        raise ToolkitError(
+            "the engine is built without fused attention, so prefixes of its KV cache cannot be reused",
+            str(engine_dir),
+            "Set 'kv_cache: {reuse: false}' in the recipe, or 'fmha: enable', and build again.",
+            code="fmha",
+        )
 
 
-def _open_packages(engine_dir: Path, device: str) -> dict[str, Any]:
-    index = -1
+def _open_packages(engine_dir: Path, device: str) -> dict[str, native.Package]:
     if device.startswith("cuda"):
-        index = torch.device(device).index or 0
         torch.zeros(1, device=device)  # makes the context
-    loader = torch._C._aoti.AOTIModelPackageLoader
-    return {phase: loader(str(engine_dir / f"{phase}.pt2"), "model", True, 1, index) for phase in ("prefill", "decode")}
+    return {phase: native.open_package(engine_dir / f"{phase}.pt2", device) for phase in PHASES}
 
 
-def _give_weights(engine_dir: Path, device: str, packages: Mapping[str, Any]) -> dict[str, Tensor]:
+def _give_weights(
+    engine_dir: Path, info: Mapping[str, Any], device: str, packages: Mapping[str, native.Package]
+) -> int:
+    """Bytes of the weights, which all packages share from now on."""
     weights = load_tensors(engine_dir / "model.safetensors", device)
+    bytes_read = sum(tensor.nbytes for tensor in weights.values())
+    if info["packed"]:
+        weights = packing.pack(weights)
     for package in packages.values():
-        wanted = {name: weights[name] for name in package.get_constant_fqns()}
-        package.load_constants(wanted, False, True, True)  # into the active buffer, all of them, shared not copied
-    return weights
+        package.give(weights)
+    return bytes_read
 
 
-def _new_caches(info: Mapping[str, Any], device: str) -> list[Tensor]:
-    kv = info["kv_cache"]
-    shape = (info["limits"]["max_batch_size"], kv["heads"], kv["length"], kv["head_dim"])
-    return [torch.zeros(shape, dtype=getattr(torch, info["dtype"]), device=device) for _ in range(2 * kv["layers"])]
+def _new_cache(info: Mapping[str, Any], device: str) -> tuple[Tensor, Tensor]:
+    kv, dtype = info["kv_cache"], getattr(torch, info["dtype"])
+    sizes = divide(info, dtype.itemsize, _budget_bytes(info, device))
+    layers, heads, width = 2 * kv["layers"], kv["heads"], kv["head_dim"]
+    cache = torch.zeros((layers, sizes.slots, heads, kv["length"], width), dtype=dtype, device=device)
+    store = torch.zeros((layers, heads, sizes.blocks, kv["block_tokens"], width), dtype=dtype, device=device)
+    return cache, store
+
+
+def _budget_bytes(info: Mapping[str, Any], device: str) -> int | None:
+    """What the ledger's budget leaves for the KV cache on a GPU; None: main memory, which has no budget."""
+    if not device.startswith("cuda"):
+        return None
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    allowed_bytes = int(torch.cuda.get_per_process_memory_fraction(device) * total_bytes)
+    allowed_bytes -= torch.cuda.memory_reserved(device)
+    return min(free_bytes, allowed_bytes) - workspace_bytes(info)
 
 
 def _timed(name: str, on_part: OnPart, work: Callable[[], _Result]) -> _Result:

@@ -17,6 +17,7 @@ from torch.nn import functional as F  # noqa: N812
 from toolkit.serve.architecture import DecoderConfig, Rope
 
 FmhaMode = Literal["enable", "disable"]
+LinearClass = type[nn.Linear]
 
 
 def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
@@ -63,14 +64,20 @@ class RMSNorm(nn.Module):
         return self.weight * wide.to(x.dtype)
 
 
-def fused_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    """Attention by the fused operator; query [B, H, Q, D], key and value [B, K, N, D], ``visible`` bool."""
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=visible, enable_gqa=query.shape[1] != key.shape[1]
-    )
+class PackedLinear(nn.Linear):
+    """A product whose weight is stored, at run time, in the order in which oneDNN reads it: see ``packing.py``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return product
 
 
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Attention by the fused operator; query [B, H, Q, D], key and value [B, K, N, D], ``mask`` 0 or -inf."""
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1])
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
     """Attention by two matrix products and a softmax; shapes as in ``fused_attention``.
 
     This is the textbook's form, which a compiler may well turn back into the fused operator: see ``compile.py``.
@@ -78,35 +85,37 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) 
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    bias = torch.zeros(visible.shape, dtype=query.dtype, device=query.device).masked_fill(~visible, float("-inf"))
-    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.shape[-1]) + bias
+    scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.shape[-1]) + mask
     return torch.matmul(torch.softmax(scores, dim=-1), value)
 
 
 ATTENTION = {"enable": fused_attention, "disable": plain_attention}
 
 
+def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where ``visible``, else minus infinity."""
+    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill(~visible, float("-inf"))
+
+
 class Attention(nn.Module):
     """One layer's attention; q, k and v come from one product."""
 
-    def __init__(self, config: DecoderConfig, fmha: FmhaMode) -> None:
+    def __init__(self, config: DecoderConfig, fmha: FmhaMode, linear: LinearClass) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         width = (self.heads + 2 * self.kv_heads) * self.head_dim
-        self.qkv_proj = nn.Linear(config.hidden_size, width, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=config.output_bias)
+        self.qkv_proj = linear(config.hidden_size, width, bias=config.qkv_bias)
+        self.o_proj = linear(self.heads * self.head_dim, config.hidden_size, bias=config.output_bias)
         norm = config.qk_norm
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if norm else nn.Identity()
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if norm else nn.Identity()
         self.attend = ATTENTION[fmha]
 
-    def forward(self, x: Tensor, step: Step, visible: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+    def forward(self, x: Tensor, step: Step, mask: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
         query, key, value = self._project(x, step)
         step.write(key_cache, key)
         step.write(value_cache, value)
-        mixed = self.attend(
-            step.as_queries(query, self.kv_heads), step.seen(key_cache), step.seen(value_cache), visible
-        )
+        mixed = self.attend(step.as_queries(query, self.kv_heads), step.seen(key_cache), step.seen(value_cache), mask)
         out: Tensor = self.o_proj(step.as_rows(mixed))
         return out
 
@@ -121,10 +130,10 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """Gate and up come from one product."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, linear: LinearClass) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.gate_up_proj = linear(config.hidden_size, 2 * config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
@@ -226,31 +235,38 @@ class DecodeStep(Step):
 
 
 class Layer(nn.Module):
-    def __init__(self, config: DecoderConfig, fmha: FmhaMode) -> None:
+    def __init__(self, config: DecoderConfig, fmha: FmhaMode, linear: LinearClass) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, fmha)
+        self.self_attn = Attention(config, fmha, linear)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config, linear)
 
-    def forward(self, x: Tensor, step: Step, visible: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
-        mixed: Tensor = x + self.self_attn(self.input_layernorm(x), step, visible, key_cache, value_cache)
+    def forward(self, x: Tensor, step: Step, mask: Tensor, key_cache: Tensor, value_cache: Tensor) -> Tensor:
+        mixed: Tensor = x + self.self_attn(self.input_layernorm(x), step, mask, key_cache, value_cache)
         out: Tensor = mixed + self.mlp(self.post_attention_layernorm(mixed))
         return out
 
 
 class Decoder(nn.Module):
-    """A Llama-family decoder without its weights; ``fmha`` chooses the attention that is traced."""
+    """A Llama-family decoder without its weights; ``fmha`` and ``packed`` choose what is traced.
+
+    A packed decoder has an ``lm_head`` of its own even where the embedding is its weight.
+    """
 
     rope: Tensor
 
-    def __init__(self, config: DecoderConfig, max_seq_len: int, fmha: FmhaMode = "enable") -> None:
+    def __init__(
+        self, config: DecoderConfig, max_seq_len: int, fmha: FmhaMode = "enable", *, packed: bool = False
+    ) -> None:
         super().__init__()
         self.config = config
+        linear = PackedLinear if packed else nn.Linear
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, fmha) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Layer(config, fmha, linear) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = None if config.tied_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        shared = config.tied_embeddings and not packed
+        self.lm_head = None if shared else linear(config.hidden_size, config.vocab_size, bias=False)
         # One position more: an idle row of a full slot still computes one.
         self.register_buffer("rope", rope_table(config.rope, config.head_dim, max_seq_len + 1))
 
@@ -279,13 +295,15 @@ class Decoder(nn.Module):
         return self._logits(hidden)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        weight = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        return F.linear(self.norm(hidden), weight).float()
+        normed = self.norm(hidden)
+        logits = F.linear(normed, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(normed)
+        return logits.float()
 
     def _run(self, tokens: Tensor, step: Step, caches: Sequence[Tensor]) -> Tensor:
         hidden: Tensor = self.embed_tokens(tokens)
-        masks = {window: step.mask(window) for window in set(self.config.windows)}
+        # Made once for all layers, in the form that attention adds to its scores.
+        masks = {window: additive(step.mask(window), hidden.dtype) for window in set(self.config.windows)}
         for index, layer in enumerate(self.layers):
-            visible = masks[self.config.windows[index]]
-            hidden = layer(hidden, step, visible, caches[2 * index], caches[2 * index + 1])
+            mask = masks[self.config.windows[index]]
+            hidden = layer(hidden, step, mask, caches[2 * index], caches[2 * index + 1])
         return hidden

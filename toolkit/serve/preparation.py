@@ -18,11 +18,12 @@ from toolkit.serve.checkpoint import StoredTensor
 from toolkit.serve.compiled import cache_length
 from toolkit.serve.decoder import rope_table
 from toolkit.serve.greedy import GreedyReference, own_model, plain_transformers, record
+from toolkit.serve.packing import can_pack
 from toolkit.serve.tokenizer import TextTokenizer
 from toolkit.serve.weight_map import weight_map
 from toolkit.serve.weights import CheckpointReader, write_tensors
 
-__all__ = ["cache_length", "record_reference", "write_weights"]
+__all__ = ["cache_length", "can_pack", "record_reference", "write_weights"]
 
 
 def write_weights(

@@ -19,7 +19,7 @@ from toolkit.serve.progress import Progress, run_step
 from toolkit.serve.weight_map import expected_shapes, weight_map
 from toolkit.units import GIB, format_bytes
 
-ENGINE_FORMAT = 1
+ENGINE_FORMAT = 2
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 # Processors with one of these multiply bfloat16 matrices directly; without, float32 is faster.
 # Read on an EPYC with avx512_bf16: a decode step's products take 11 ms in bfloat16 and 33 ms in float32.
@@ -65,8 +65,8 @@ def check_limits(config: DecoderConfig, options: Any) -> None:
         )
 
 
-def engine_info(config: DecoderConfig, options: Any, dtype: str, cache_len: int) -> dict[str, Any]:
-    """The content of ``engine.json``, its canary still missing."""
+def engine_info(config: DecoderConfig, options: Any, dtype: str, *, cache_len: int, packed: bool) -> dict[str, Any]:
+    """The content of ``engine.json``, its canary still missing; ``packed``: products take packed weights."""
     versions = package_versions()
     return {
         "format": ENGINE_FORMAT,
@@ -76,13 +76,15 @@ def engine_info(config: DecoderConfig, options: Any, dtype: str, cache_len: int)
         "dtype": dtype,
         "device": options.device,
         "fmha": options.fmha,
+        "packed": packed,
         "limits": {name: getattr(options, name) for name in ("max_batch_size", "max_input_len", "max_seq_len")},
         "kv_cache": {
             "layers": config.num_layers,
             "heads": config.num_kv_heads,
             "length": cache_len,
             "head_dim": config.head_dim,
-            "reuse": options.fmha == "enable",
+            "block_tokens": options.block_tokens,
+            "reuse": options.reuse_prefixes == "on",
         },
         "unfused_workspace_bytes": unfused_workspace_bytes(config.num_heads, options.max_input_len),
         "decoder": asdict(config),
@@ -107,7 +109,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     flags.add_argument("--fmha", choices=["enable", "disable"], default="enable")
     flags.add_argument("--dtype", choices=["auto", "float32", "float16", "bfloat16"], default="auto")
     flags.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    for name in ("max-batch-size", "max-input-len", "max-seq-len", "canary-tokens"):
+    flags.add_argument("--reuse-prefixes", choices=["on", "off"], default="off")
+    for name in ("max-batch-size", "max-input-len", "max-seq-len", "canary-tokens", "block-tokens"):
         flags.add_argument(f"--{name}", type=int, required=True)
     flags.add_argument("--canary-prompt", required=True)
     flags.add_argument("--canary-expected")
@@ -150,7 +153,8 @@ def _with_torch(
     dtype = choose_dtype(options.dtype, config.dtype, options.device, cpu_features())
     with progress.step("write weights"):
         preparation.write_weights(config, found, dtype, options.max_seq_len, options.engine_dir / "model.safetensors")
-    info = engine_info(config, options, dtype, preparation.cache_length(options.max_seq_len))
+    packed = preparation.can_pack(options.device, dtype)
+    info = engine_info(config, options, dtype, cache_len=preparation.cache_length(options.max_seq_len), packed=packed)
     with progress.step("record canary"):
         info["canary"], info["verify"] = preparation.record_reference(config, info, options)
     (options.engine_dir / "engine.json").write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")

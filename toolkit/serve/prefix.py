@@ -1,0 +1,94 @@
+"""Prefix reuse over a compiled engine: a prompt starts behind the blocks that an earlier request left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from toolkit.serve.blocks import BlockAllocator, PrefixBlocks, chain
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class BlockEngine(Protocol):
+    """The engine, as far as reuse needs it."""
+
+    block_tokens: int
+    stored_blocks: int
+
+    def length(self, slot: int) -> int:
+        """Tokens that the slot holds."""
+
+    def prefill(self, slot: int, token_ids: Sequence[int], start: int = 0) -> Tensor:
+        """Logits after these tokens, which stand behind the first ``start`` of the slot."""
+
+    def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
+        """Logits after one more token in each slot."""
+
+    def release(self, slot: int) -> None:
+        """The slot is free afterwards."""
+
+    def load_blocks(self, slot: int, blocks: Sequence[int]) -> None:
+        """The slot holds these blocks."""
+
+    def save_blocks(self, slot: int, placed: Sequence[tuple[int, int]]) -> None:
+        """The store holds these blocks of the slot."""
+
+
+class PrefixCache:
+    """Puts requests into an engine's slots, and keeps whole blocks of their tokens when they leave.
+
+    Without stored blocks it passes everything through. Blocks are saved at the end of a request, off the way to
+    anybody's first token.
+    """
+
+    def __init__(self, engine: BlockEngine) -> None:
+        self._engine = engine
+        self._blocks = BlockAllocator(engine.stored_blocks)
+        self._prefixes = PrefixBlocks(self._blocks)
+        self._tokens: dict[int, list[int]] = {}
+        self.hit_tokens = 0
+
+    @property
+    def stored(self) -> int:
+        """Blocks that hold a prefix."""
+        return self._blocks.taken
+
+    def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
+        """Logits after the prompt. At least its last token is computed: a cache holds no logits."""
+        start = self._load(slot, token_ids[:-1])
+        self._tokens[slot] = list(token_ids)
+        logits = self._engine.prefill(slot, token_ids[start:], start)
+        self.hit_tokens += start
+        return logits
+
+    def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
+        """Logits after one more token in each slot."""
+        logits = self._engine.decode(slots, token_ids)
+        for slot, token in zip(slots, token_ids, strict=True):
+            self._tokens[slot].append(token)
+        return logits
+
+    def release(self, slot: int) -> None:
+        """The slot is free afterwards; its whole blocks are kept."""
+        tokens = self._tokens.pop(slot, [])
+        try:
+            self._save(slot, tokens[: self._engine.length(slot)])
+        finally:
+            self._engine.release(slot)
+
+    def _load(self, slot: int, token_ids: Sequence[int]) -> int:
+        if not self._blocks.count:
+            return 0
+        blocks = self._prefixes.match(chain(token_ids, self._engine.block_tokens))
+        if blocks:
+            self._engine.load_blocks(slot, blocks)
+        return len(blocks) * self._engine.block_tokens
+
+    def _save(self, slot: int, token_ids: Sequence[int]) -> None:
+        if not self._blocks.count:
+            return
+        placed = self._prefixes.store(chain(token_ids, self._engine.block_tokens))
+        if placed:
+            self._engine.save_blocks(slot, placed)
