@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from toolkit.assemble import (
     launches,
     needs,
     paths,
+    references,
     reservation,
 )
 from toolkit.assemble.check import check_deployment
@@ -27,7 +27,7 @@ from toolkit.assemble.curl import curl
 from toolkit.assemble.launches import Engine, Stage
 from toolkit.assemble.programs import check_programs, installed
 from toolkit.assemble.reservation import Reservation
-from toolkit.build import BuiltEngine, reference
+from toolkit.build import BuiltEngine
 from toolkit.build.trtllm_adopt import Finding, adopt
 from toolkit.build.trtllm_machine import Machine
 from toolkit.compat.model import Finding as CheckFinding
@@ -43,7 +43,6 @@ from toolkit.plan import document as plan_json
 from toolkit.plan import planner
 from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
-from toolkit.runtimes import flash
 from toolkit.store import Entry, Store, Use
 from toolkit.supervise import notify, ports
 from toolkit.supervise.state import StateFolder
@@ -192,21 +191,6 @@ def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Ho
     return {name: Engine(each.path, each.fingerprint, each.info) for name, each in described.items()}
 
 
-def references(
-    deployment: LoadedDeployment, found: paths.Paths, home: Home, store: Store
-) -> dict[str, Mapping[str, Any]]:
-    """The right answer of every service without an engine, from plain transformers, made once per model."""
-    recorded = {}
-    for name, service in deployment.model.services.items():
-        if service.runtime == "flash":
-            own = found.pythons[name]
-            pythons = [*([own] if own.is_absolute() else []), Path(sys.executable)]  # an image's is not of this machine
-            recorded[name] = reference.ensure(
-                found.models[name], flash.canary_prompt(service), pythons, home.references, hash_cache=store.hash_cache
-            )
-    return recorded
-
-
 def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     """Everything that a start needs and that takes nothing from anybody: plan, engines, right answers.
 
@@ -219,10 +203,11 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     make_plan(deployment, host, found)  # before a long build: does it fit at all?
     check(deployment, host, home, report)
     built = build_engines(deployment, found, store, report)
-    recorded = references(deployment, found, home, store)
+    ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
+    kept = references.this_world(home.references, store.hash_cache)
+    recorded = references.of_deployment(deployment, found, ready, kept, report)
     host = this_host()  # a build may have taken long
     made = make_plan(deployment, host, found)
-    ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
     programs = installed(deployment.model, found.pythons, os.environ)
     stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ, programs)
     check_programs(deployment, launches.launches(stage))  # what is not there, or cannot do what is asked, says so now

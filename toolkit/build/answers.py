@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ def ensure(
     hash_cache: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     run: Run = run_child,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Mapping[str, Any]:
     """The canary set with its right answers and ``measured``, as a document; reused from ``folder`` or made now.
 
@@ -58,6 +59,7 @@ def ensure(
     if known := _recorded(path):
         return known
     _check_memory(asked.model_dir, available_bytes)
+    report(f"recording right answers of {asked.model_dir.name}: plain transformers on the CPU, once for this model")
     made = _make(asked, pythons, environ, run)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(made))
@@ -141,11 +143,11 @@ def _flags(asked: Asked) -> list[str]:
 
 def _read(outcome: Outcome) -> Mapping[str, Any] | None:
     try:
-        made = json.loads(outcome.output) if outcome.status == 0 else None
-        canaries.of_document(made or {})
+        made: dict[str, Any] = json.loads(outcome.output) if outcome.status == 0 else {}
+        canaries.of_document(made)
     except ValueError:
         return None
-    return dict(made)
+    return made
 
 
 def _reason(python: Path, outcome: Outcome) -> str:
