@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit import canaries
+from toolkit.assemble import paths
+from toolkit.assemble.launches import Engine
+from toolkit.assemble.references import World, of_deployment
+from toolkit.build.reference import NO_TRANSFORMERS, Outcome
+from toolkit.canaries import CanaryPrompt, CanarySet, Reference
+from toolkit.config import load
+from toolkit.errors import ManyFaultsError
+
+SHORT = CanaryPrompt("short", "The capital of France is", 1, 1, "context_fmha", 1)
+LONG = CanaryPrompt("chunked", "long", 1, 513, "chunked_prefill", 1)
+SET = CanarySet((SHORT,), {"short": Reference((7,), (2.5,), " Paris", (6,))}, 0.4, "transformers 5.0")
+GOOD = Outcome(0, json.dumps(canaries.to_document(SET)), "")
+LACKS = Outcome(NO_TRANSFORMERS, "", "")
+
+
+class Child:
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.asked: list[Sequence[str]] = []
+
+    def __call__(self, argv: Sequence[str], env: Mapping[str, str]) -> Outcome:
+        self.asked.append(argv)
+        return self.outcome
+
+    def flag(self, name: str) -> str:
+        return str(self.asked[0][list(self.asked[0]).index(name) + 1])
+
+
+class Bench:
+    """One deployment of one service, with a model folder beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reports: list[str] = []
+        (folder / "llama").mkdir()
+        (folder / "llama" / "config.json").write_text('{"torch_dtype": "bfloat16", "max_position_embeddings": 2048}')
+        (folder / "llama" / "model.safetensors").write_bytes(b"weights!")
+        (folder / "llm.yaml").write_text(
+            "version: 1\nname: llm\nbuilder: trtllm\ncheckpoint: c\nmodel: llama\nconvert_script: s\n"
+            "limits: {max_input_len: 512, max_seq_len: 640, max_num_tokens: 512}\n"
+        )
+
+    def made(
+        self, service: str, child: Child, *, available_bytes: int = 1 << 40, top: str = "", facts: Any = None
+    ) -> Mapping[str, Mapping[str, Any]]:
+        file = self.folder / "deployment.yaml"
+        file.write_text(f"version: 1\nname: two\n{top}services:\n  llm: {{{service}}}\n")
+        deployment = load.deployment(file)
+        engines = {} if facts is None else {"llm": Engine(self.folder, "f", facts)}
+        world = World(self.folder / "references", self.folder / "hashes.json", available_bytes, {}, child)
+        return of_deployment(deployment, paths.find(deployment), engines, world, self.reports.append)
+
+    def refused(self, service: str, child: Child, **keywords: Any) -> Any:
+        with pytest.raises(ManyFaultsError) as caught:
+            self.made(service, child, **keywords)
+        (fault,) = caught.value.errors
+        assert "deployment.yaml:" in str(fault.where)
+        assert "expected" in str(fault.hint)
+        return fault
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+ENGINES = "engines: {llm: {recipe: llm.yaml}}\n"
+FACTS: dict[str, Any] = {
+    "limits": {"max_input_len": 256, "max_seq_len": 640, "max_num_tokens": 128}, "dtype": "float16",
+    "plugin_config": {"tokens_per_block": 64},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("runtime", ["vllm", "sglang", "transformers", "trtllm"])
+def test_a_served_model_folder_is_asked_in_its_own_data_type(bench: Bench, runtime: str):
+    child = Child(GOOD)
+    found = bench.made(f"runtime: {runtime}, model: llama", child)
+    assert canaries.of_document(found["llm"]) == SET
+    assert child.flag("--model-dir") == str(bench.folder / "llama")
+    assert child.flag("--dtype") == "bfloat16"
+    assert sum(word.startswith("--prompt=") for word in child.asked[0]) == 3
+    assert "recording right answers of llama" in bench.reports[0]
+
+
+@pytest.mark.parametrize("runtime", ["trtllm", "triton"])
+def test_an_engine_is_asked_by_the_model_of_its_recipe_within_its_own_limits(bench: Bench, runtime: str):
+    child = Child(GOOD)
+    bench.made(f"runtime: {runtime}, engine: llm", child, top=ENGINES, facts=FACTS)
+    assert child.flag("--model-dir") == str(bench.folder / "llama")
+    assert child.flag("--dtype") == "float16"
+    assert (child.flag("--tokens-per-block"), child.flag("--max-input-len")) == ("64", "128")
+    assert "--chunked-prefill" not in child.asked[0]
+
+
+def test_a_written_prompt_is_the_one_that_is_asked(bench: Bench):
+    child = Child(GOOD)
+    bench.made("runtime: vllm, model: llama, canary: {prompt: Hello}", child)
+    assert [word for word in child.asked[0] if word.startswith("--prompt=")] == ["--prompt=Hello"]
+
+
+def test_an_engine_that_carries_its_set_needs_no_child(bench: Bench):
+    carried = CanarySet((SHORT, LONG), {**SET.references, "chunked": Reference((1,), (3.0,), " a", (2,))}, 0.4, "x")
+    facts = {**FACTS, "canary_set": canaries.to_document(carried)}
+    child = Child(LACKS)
+    service = "runtime: trtllm, engine: llm"
+    found = canaries.of_document(bench.made(service, child, top=ENGINES, facts=facts)["llm"])
+    assert child.asked == []
+    assert [prompt.id for prompt in found.prompts] == ["short"]
+    chunked = f"{service}, options: {{enable_chunked_prefill: true}}"
+    found = canaries.of_document(bench.made(chunked, child, top=ENGINES, facts=facts)["llm"])
+    assert [prompt.id for prompt in found.prompts] == ["short", "chunked"]
+
+
+def test_without_a_reference_and_without_expected_nothing_starts_and_it_is_said_what_to_write(bench: Bench):
+    assert "has no transformers" in bench.refused("runtime: vllm, model: llama", Child(LACKS)).what
+    fault = bench.refused("runtime: vllm, model: llama", Child(GOOD), available_bytes=1)
+    assert "host memory" in fault.what
+
+
+def test_an_engine_without_a_model_folder_needs_what_is_expected(bench: Bench):
+    (bench.folder / "llm.yaml").write_text("version: 1\nname: llm\nbuilder: trtllm\ncheckpoint: c\n")
+    fault = bench.refused("runtime: trtllm, engine: llm", Child(GOOD), top=ENGINES, facts=FACTS)
+    assert "folder in the format of Hugging Face is not named" in fault.what
+
+
+def test_where_only_expected_is_known_repeats_must_agree_and_that_is_said(bench: Bench):
+    service = 'runtime: vllm, model: llama, canary: {expected: " Paris"}'
+    found = canaries.of_document(bench.made(service, Child(LACKS))["llm"])
+    assert found.references == {}
+    assert {prompt.times for prompt in found.prompts} == {2}
+    assert [prompt.id for prompt in found.prompts] == ["short", "cached", "shared_prefix"]
+    assert "only 'expected' and that repeats agree are proven" in bench.reports[-1]
+
+
+def test_answers_of_quantised_models_are_compared_with_nothing(bench: Bench):
+    fault = bench.refused("runtime: vllm, model: llama, options: {quantization: fp8}", Child(GOOD))
+    assert "it is quantised (quantization fp8)" in fault.what
+
+
+def test_an_environment_inside_an_image_is_left_to_our_own_python(bench: Bench):
+    child = Child(GOOD)
+    top = "environments: {box: {image: vllm/vllm-openai:v1}}\n"
+    bench.made("runtime: vllm, model: llama, environment: box", child, top=top)
+    assert [argv[0] for argv in child.asked] == [sys.executable]
+
+
+def test_services_that_generate_nothing_have_no_set(bench: Bench):
+    assert bench.made('runtime: command, argv: ["true"]', Child(GOOD)) == {}

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.runtimes.conftest import context, service
+from toolkit import canaries
+from toolkit.canaries import CanaryPrompt, CanarySet, Reference
+from toolkit.errors import ToolkitError
+from toolkit.runtimes.base import CanaryCheck
+from toolkit.runtimes.generation_canary import canary_of
+
+PROMPT = CanaryPrompt("short", "One, two, three,", 1, 1, "context_fmha", 3)
+
+
+def recorded(*margins: float) -> CanarySet:
+    return CanarySet((PROMPT,), {"short": Reference((5, 6, 7), margins, " four, five", (5, 6, 11))}, 0.5, "plain")
+
+
+LLM = service(runtime="vllm", model="models/llama")
+
+
+def test_the_recorded_answer_counts_up_to_its_first_tie():
+    found = recorded(4.0, 3.0, 0.2)
+    check, asked = canary_of(context(LLM, reference=canaries.to_document(found)))
+    assert check == CanaryCheck("One, two, three,", 2, expected_text=" four,")
+    assert asked == found
+
+
+def test_what_the_service_expects_is_above_what_was_recorded_and_the_set_is_asked_all_the_same():
+    found = recorded(4.0, 3.0, 2.0)
+    made = service(runtime="vllm", model="m", canary={"prompt": "Hello", "max_tokens": 2, "expected": " you"})
+    check, asked = canary_of(context(made, reference=canaries.to_document(found)))
+    assert check == CanaryCheck("Hello", 2, expected_text=" you")
+    assert asked == found
+
+
+def test_in_a_plan_nothing_is_recorded_yet():
+    assert canary_of(context(LLM)) == (CanaryCheck("The capital of France is", 8), None)
+
+
+def test_a_set_without_references_is_asked_beside_what_is_expected():
+    made = service(runtime="vllm", model="m", canary={"expected": " Paris"})
+    found = CanarySet((PROMPT,), {}, 0.0, "none: it does not fit")
+    check, asked = canary_of(context(made, reference=canaries.to_document(found)))
+    assert check == CanaryCheck("The capital of France is", 8, expected_text=" Paris")
+    assert asked == found
+
+
+def test_a_model_that_is_undecided_at_once_proves_nothing():
+    with pytest.raises(ToolkitError) as caught:
+        canary_of(context(LLM, reference=canaries.to_document(recorded(0.4, 3.0, 2.0))))
+    assert caught.value.where == "services.llm.canary"
+    assert "undecided about the first token after 'One, two, three,'" in caught.value.what
