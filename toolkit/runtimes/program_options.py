@@ -76,7 +76,7 @@ def _find(where: str, key: str, table: OptionTable | None) -> Option:
     name = "--" + _plain(key)
     if table is None:
         return Option(name, None)
-    spelt = (name, name.replace("-", "_").replace("__", "--", 1))
+    spelt = (name, name.replace("-", "_").replace("__", "--", 1), name[1:])
     found = next((option for each in spelt if (option := table.find(each)) is not None), None)
     if found is None:
         known = (each.removeprefix("--") for each in table.options if each.startswith("--"))
@@ -115,7 +115,7 @@ def _value(where: str, key: str, value: Any, option: Option) -> str:
     if not _fits(value, option.kind):
         wanted = _KINDS.get(option.kind or "", "a value")
         raise ToolkitError(f"'{key}' takes {wanted}, not {value!r:.60}", where, code="bad_option")
-    word = json.dumps(value) if isinstance(value, (dict, list, tuple)) else str(value)
+    word = json.dumps(value, default=str) if isinstance(value, (dict, list, tuple)) else str(value)
     if option.choices and not option.open_choices and word not in option.choices:
         known = ", ".join(option.choices)
         raise ToolkitError(f"'{word}' is none of {known}", where, suggestion(word, option.choices), code="bad_option")
