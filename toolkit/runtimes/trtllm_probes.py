@@ -31,8 +31,7 @@ def probes(context: Context, served: Served, release: Release, given: Given) -> 
         several=False,
         metrics=False,
     )
-    batches = tuple(_batches(model, served, given)) if context.service.warmup != "none" else ()
-    return replace(made, warmup=(*made.warmup, *batches))
+    return replace(made, warmup=(*made.warmup, *_batches(model, served, given)))
 
 
 def model_name(served: Served, given: Given) -> str:
