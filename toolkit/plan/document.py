@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from toolkit.masking import masked_argv, masked_env
 from toolkit.plan.model import LedgerLine, Plan, Reservation, ServicePlan
 from toolkit.units import MIB, format_cpu_list
-
-MASK = "***"
-_ANYWHERE = {"secret", "secrets", "password", "passwd", "passphrase", "credential", "credentials", "apikey"}
-_AT_THE_END = {"token", "pat", "auth"}
-_BEFORE_KEY = {"api", "access", "private", "secret", "signing", "encryption", "auth", "hub"}
 
 Launches = Mapping[str, tuple[Sequence[str], Mapping[str, str]]]
 
@@ -47,8 +42,8 @@ def _service(service: ServicePlan, argv: Sequence[str], env: Mapping[str, str]) 
         "port": service.port,
         "wave": service.wave,
         "after": list(service.after),
-        "argv": masked_argv(argv),
-        "env": {name: MASK if is_secret(name) else value for name, value in env.items()},
+        "argv": masked_argv(argv, env),
+        "env": masked_env(env),
         "kv": None if service.kv is None else asdict(service.kv),
         "notes": list(service.notes),
     }
@@ -72,27 +67,3 @@ def _reservation(reservation: Reservation) -> dict[str, Any]:
 
 def _mib(size_bytes: int) -> int:
     return -(-size_bytes // MIB)
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable or option of this name holds something that must not be shown."""
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    if not words:
-        return False
-    ends_in_key = words[-1] == "key" and (len(words) == 1 or words[-2] in _BEFORE_KEY)
-    return bool(_ANYWHERE & set(words)) or words[-1] in _AT_THE_END or ends_in_key
-
-
-def masked_argv(argv: Sequence[str]) -> list[str]:
-    """The arguments with the values of secret options masked, ``--api-key X`` and ``--api-key=X`` alike."""
-    shown: list[str] = []
-    for i, argument in enumerate(argv):
-        option, equals, _ = argument.partition("=")
-        before = argv[i - 1] if i else ""
-        if equals and option.startswith("-") and is_secret(option):
-            shown.append(f"{option}={MASK}")
-        elif before.startswith("-") and "=" not in before and is_secret(before) and not argument.startswith("-"):
-            shown.append(MASK)
-        else:
-            shown.append(argument)
-    return shown
