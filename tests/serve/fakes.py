@@ -57,6 +57,7 @@ class FakeEngine:
         self.vocab_size = VOCAB_SIZE
         self.eos_token_ids = (EOS,)
         self.bytes_read = 4096
+        self.block_tokens, self.stored_blocks, self.cache_blocks = 16, 0, 8
         self.info: Mapping[str, Any] = {"fmha": "enable"}
         self.reply = reply
         self.gate = threading.Event()
@@ -66,7 +67,16 @@ class FakeEngine:
         self.in_slots: dict[int, list[int]] = {}
         self.fail_on: bytes | None = None
 
-    def prefill(self, slot: int, token_ids: Sequence[int]) -> torch.Tensor:
+    def length(self, slot: int) -> int:
+        return 0
+
+    def load_blocks(self, slot: int, blocks: Sequence[int]) -> None:
+        raise AssertionError("nothing is stored")
+
+    def save_blocks(self, slot: int, placed: Sequence[tuple[int, int]]) -> None:
+        raise AssertionError("nothing is stored")
+
+    def prefill(self, slot: int, token_ids: Sequence[int], start: int = 0) -> torch.Tensor:
         assert slot not in self.in_slots, "the slot is taken"
         prompt = bytes(token_ids)
         self.in_slots[slot] = [*self.reply(prompt), EOS]

@@ -177,6 +177,7 @@ async def test_past_the_queue_the_answer_is_429_with_retry_after(tmp_path: Path)
             assert refused.status == 429
             assert refused.headers["Retry-After"] == "1"
             assert (await refused.json())["error"]["type"] == "rate_limit_error"
+        assert "coexist_server_rejected_total 1.0" in client.server.metrics.text().decode()
         engine.gate.set()
         assert [(await task)[0] for task in (running, waiting)] == [200, 200]
 
@@ -468,6 +469,14 @@ async def test_metrics_count_tokens_requests_and_slots(tmp_path: Path) -> None:
         "coexist_server_generated_tokens_total 6.0",
         "coexist_server_slots 2.0",
         "coexist_server_slots_in_use 0.0",
+        "coexist_server_kv_blocks 8.0",
+        "coexist_server_kv_blocks_in_use 0.0",
+        "coexist_server_kv_blocks_stored 0.0",
+        "coexist_server_prefix_hit_tokens_total 0.0",
+        "coexist_server_queue_length 0.0",
+        "coexist_server_rejected_total 0.0",
+        'coexist_server_finished_total{reason="stop"} 1.0',
+        'coexist_server_finished_total{reason="cancelled"} 0.0',
         'coexist_server_stage{stage="serving"} 1.0',
         'coexist_server_attention_info{used="fused"} 1.0',
     ):

@@ -17,6 +17,7 @@ class SlotsOfTokens:
 
     def __init__(self, stored_blocks: int) -> None:
         self.block_tokens, self.stored_blocks = BLOCK_TOKENS, stored_blocks
+        self.cache_blocks = 10
         self.slots: list[list[int]] = [[] for _ in range(SLOTS)]
         self.store: list[list[int]] = [[] for _ in range(stored_blocks)]
         self.computed = 0
@@ -74,6 +75,17 @@ def test_without_stored_blocks_every_prompt_is_computed_whole() -> None:
         cache.prefill(0, [1, 2, 3, 4])
         cache.release(0)
     assert (engine.computed, cache.hit_tokens, cache.stored) == (8, 0, 0)
+
+
+def test_blocks_in_use_are_those_of_requests_under_way_and_of_the_store() -> None:
+    cache = PrefixCache(SlotsOfTokens(8))
+    assert (cache.blocks, cache.blocks_in_use) == (18, 0)
+    cache.prefill(0, [1, 2, 3])
+    cache.prefill(1, [4])
+    assert cache.blocks_in_use == 3
+    cache.release(0)
+    cache.release(1)
+    assert cache.blocks_in_use == 1
 
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -37,13 +37,17 @@ class Listener:
 class Observer:
     def __init__(self) -> None:
         self.first: list[float] = []
-        self.steps: list[int] = []
+        self.next: list[float] = []
+        self.ends: list[FinishReason] = []
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
         self.first.append(seconds)
 
-    def step(self, seconds: float, tokens: int) -> None:
-        self.steps.append(tokens)
+    def next_token(self, seconds: float) -> None:
+        self.next.append(seconds)
+
+    def finished(self, reason: FinishReason) -> None:
+        self.ends.append(reason)
 
 
 class Bench:
@@ -51,7 +55,9 @@ class Bench:
         self.now_s = 0.0
         self.engine = FakeEngine(reply, max_batch_size=slots)
         self.observer = Observer()
-        self.scheduler = Scheduler(self.engine, max_queue, self.observer, lambda: self.now_s)
+        self.scheduler = Scheduler(
+            self.engine, max_queue, self.observer, slots=slots, end_tokens=[EOS], clock=lambda: self.now_s
+        )
 
     def submit(self, prompt: bytes, max_tokens: int = 50, stop_at: bytes | None = None) -> tuple[Request, Listener]:
         listener = Listener(stop_at)
@@ -191,7 +197,7 @@ def test_a_failing_decode_ends_what_was_in_it_and_frees_the_slots() -> None:
 
 def test_logits_that_are_not_finite_are_an_error_and_no_text() -> None:
     bench = Bench()
-    bench.engine.prefill = lambda slot, ids: torch.full((257,), float("nan"))  # type: ignore[method-assign]
+    bench.engine.prefill = lambda slot, ids, start=0: torch.full((257,), float("nan"))  # type: ignore[method-assign]
     bench.engine.in_slots[0] = []
     _, listener = bench.submit(b"abc")
     bench.run()
@@ -206,6 +212,42 @@ def test_the_first_token_is_timed_from_submission() -> None:
     bench.now_s = 2.0
     bench.run()
     assert bench.observer.first == [2.0, 2.0]
+
+
+def test_the_next_token_is_timed_from_the_one_before_whatever_ran_between() -> None:
+    bench = Bench(slots=2)
+    bench.submit(b"ab", max_tokens=2)
+    decode = bench.engine.decode
+
+    def slow(slots: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+        bench.now_s += 3.0
+        return decode(slots, ids)
+
+    bench.engine.decode = slow  # type: ignore[method-assign]
+    bench.run()
+    assert bench.observer.next == [3.0]
+
+
+def test_every_end_is_counted_once_by_its_reason() -> None:
+    bench = Bench(slots=1)
+    bench.submit(b"a")
+    bench.submit(b"ab", max_tokens=1)
+    bench.scheduler.cancel(bench.submit(b"gone")[0])
+    bench.run()
+    assert sorted(bench.observer.ends) == ["cancelled", "length", "stop"]
+
+
+def test_a_cancelled_request_gives_its_place_in_the_queue_back_at_once() -> None:
+    bench = Bench(slots=1, max_queue=1)
+    bench.submit(b"in its slot")
+    bench.scheduler.step()
+    request, listener = bench.submit(b"waits")
+    bench.scheduler.cancel(request)
+    assert (bench.scheduler.queued, listener.finished) == (0, [("cancelled", None)])
+    _, other = bench.submit(b"next")
+    bench.scheduler.cancel(request)
+    bench.run()
+    assert other.text == b"next"
 
 
 @given(

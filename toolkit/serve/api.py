@@ -183,7 +183,8 @@ class Fields:
         """
         value = self.get(name)
         if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
-            raise ApiError(400, f"{name} is not supported by this server", name, "unsupported_parameter")
+            message = f"{name} is not supported by this server, other than {json.dumps(neutral[0])}"
+            raise ApiError(400, message, name, "unsupported_parameter")
 
     def check_model(self, served: str) -> None:
         """Nothing when ``model`` is absent or the served name. Raises: ApiError 400, 404."""

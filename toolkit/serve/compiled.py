@@ -58,6 +58,7 @@ class CompiledEngine:
         self.max_seq_len: int = limits["max_seq_len"]
         self.block_tokens = store.shape[3]
         self.stored_blocks = store.shape[2]
+        self.cache_blocks = self.max_batch_size * (cache.shape[3] // self.block_tokens)
         self.vocab_size: int = info["vocab_size"]
         self.eos_token_ids: Sequence[int] = tuple(info["eos_token_ids"])
         self.bytes_read = bytes_read

@@ -14,6 +14,7 @@ from toolkit.serve.generation import Piece
 from toolkit.serve.sampling import Sampling, Token
 
 MAX_STOPS = 16
+_ONE_PROMPT = "prompt must be one text or one non-empty list of token ids; send several prompts as several requests"
 MAX_LOGPROBS = 20
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 MAX_SEED = 2**63 - 1
@@ -102,7 +103,7 @@ def _prompt(value: object, vocab_size: int) -> Prompt:
     if is_token_ids(value):
         return check_token_ids(value, vocab_size, "prompt")  # type: ignore[arg-type]
     if isinstance(value, list):
-        raise ApiError(400, "prompt must be one text or one non-empty list of token ids", "prompt")
+        raise ApiError(400, _ONE_PROMPT, "prompt")
     return check_text(value, "prompt")
 
 

@@ -7,9 +7,10 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from aiohttp import web
+from prometheus_client import Counter
 
 from toolkit.serve import arguments, compiles
 from toolkit.serve import completion_schemas as described
@@ -27,8 +28,9 @@ from toolkit.serve.completions import (
 from toolkit.serve.generation import Generation, Piece
 from toolkit.serve.metrics import Metrics
 from toolkit.serve.openapi import Operation
+from toolkit.serve.prefix import BlockEngine, PrefixCache
 from toolkit.serve.sampling import Sampling, Token
-from toolkit.serve.scheduler import Engine, QueueFullError, Request, Scheduler
+from toolkit.serve.scheduler import FinishReason, QueueFullError, Request, Scheduler
 from toolkit.serve.status import Status
 from toolkit.serve.tokenizer import TextTokenizer, read_json
 from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
@@ -39,9 +41,11 @@ PROBE_PROMPT = "Hello"
 CHAT_KEY = "chat_template"
 
 
-class LoadedEngine(Engine, Protocol):
+class LoadedEngine(BlockEngine, Protocol):
     """The compiled engine, as far as the server needs it."""
 
+    max_batch_size: int
+    eos_token_ids: Sequence[int]
     max_input_len: int
     max_seq_len: int
     vocab_size: int
@@ -64,9 +68,15 @@ class EngineMetrics(Metrics):
     def __init__(self, status: Status, attention: Callable[[], dict[str, str]]) -> None:
         super().__init__(status, compiles.count, attention)
         self._first = self.histogram("coexist_server_first_token_seconds", "From arrival to the first token.")
-        self._step = self.histogram("coexist_server_time_per_token_seconds", "One decode step, a token per request.")
+        self._next = self.histogram("coexist_server_time_per_token_seconds", "Between two tokens of one request.")
         self._prompt_tokens = self.counter("coexist_server_prompt_tokens", "Prompt tokens processed.")
         self._generated_tokens = self.counter("coexist_server_generated_tokens", "Tokens generated.")
+        self.rejected = self.counter("coexist_server_rejected", "Requests refused because the queue was full.")
+        self._finished = Counter(
+            "coexist_server_finished", "Requests that ended, by how.", ["reason"], registry=self.registry
+        )
+        for reason in get_args(FinishReason):
+            self._finished.labels(reason)
 
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
         """Counts a prompt and its first token."""
@@ -74,10 +84,24 @@ class EngineMetrics(Metrics):
         self._prompt_tokens.inc(prompt_tokens)
         self._generated_tokens.inc()
 
-    def step(self, seconds: float, tokens: int) -> None:
-        """Counts a decode step."""
-        self._step.observe(seconds)
-        self._generated_tokens.inc(tokens)
+    def next_token(self, seconds: float) -> None:
+        """Counts a token behind another."""
+        self._next.observe(seconds)
+        self._generated_tokens.inc()
+
+    def finished(self, reason: FinishReason) -> None:
+        """Counts an end."""
+        self._finished.labels(reason).inc()
+
+    def watch(self, scheduler: Scheduler, cache: PrefixCache, slots: int) -> None:
+        """Queue, slots and blocks are read whenever the page is."""
+        self.gauge("coexist_server_queue_length", "Requests waiting for a slot.", lambda: scheduler.queued)
+        self.gauge("coexist_server_slots_in_use", "Slots in use.", lambda: scheduler.slots_in_use)
+        self.gauge("coexist_server_slots", "Slots of the engine.", lambda: slots)
+        self.gauge("coexist_server_kv_blocks_in_use", "Blocks of the KV cache in use.", lambda: cache.blocks_in_use)
+        self.gauge("coexist_server_kv_blocks", "Blocks of the KV cache.", lambda: cache.blocks)
+        self.gauge("coexist_server_kv_blocks_stored", "Blocks that hold a prefix.", lambda: cache.stored)
+        self.read_counter("coexist_server_prefix_hit_tokens", "Prompt tokens not computed.", lambda: cache.hit_tokens)
 
 
 class EngineBackend:
@@ -98,13 +122,13 @@ class EngineBackend:
         self._engine = engine
         self._completions_operation = described.completions(engine.vocab_size)
         self._tokenizer = tokenizer
-        self._scheduler = Scheduler(engine, self._max_queue, self.metrics)
+        cache = PrefixCache(engine)
+        self._scheduler = Scheduler(
+            cache, self._max_queue, self.metrics, slots=engine.max_batch_size, end_tokens=engine.eos_token_ids
+        )
         self._notify = notify
-        scheduler = self._scheduler
-        self.metrics.gauge("coexist_server_queue_length", "Requests waiting for a slot.", lambda: scheduler.queued)
-        self.metrics.gauge("coexist_server_slots_in_use", "Slots in use.", lambda: scheduler.slots_in_use)
-        self.metrics.gauge("coexist_server_slots", "Slots of the engine.", lambda: engine.max_batch_size)
-        return scheduler
+        self.metrics.watch(self._scheduler, cache, engine.max_batch_size)
+        return self._scheduler
 
     @property
     def engine(self) -> LoadedEngine:
@@ -178,6 +202,7 @@ class EngineBackend:
         try:
             self._scheduler.submit(request)
         except QueueFullError:
+            self.metrics.rejected.inc()
             message = f"{self._max_queue} requests are waiting already; try again later"
             raise ApiError(429, message, code="queue_full", headers=RETRY_AFTER) from None
         self._notify()
@@ -224,7 +249,7 @@ class EngineBackend:
 
     def _drop(self, request: Request) -> None:
         # After the last piece this changes nothing; before it, the client has gone and the slot is wanted back.
-        request.cancelled = True
+        self._scheduler.cancel(request)
         self._notify()
 
 

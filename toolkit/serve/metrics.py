@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from toolkit.serve.status import Stage, Status
@@ -34,6 +34,10 @@ class Metrics:
         """Registers a gauge that is read when the page is."""
         Gauge(name, help_text, registry=self.registry).set_function(read)
 
+    def read_counter(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Registers a counter that is read when the page is."""
+        self.registry.register(_ReadCounter(name, help_text, read))
+
     def counter(self, name: str, help_text: str) -> Counter:
         """A new counter of this registry."""
         return Counter(name, help_text, registry=self.registry)
@@ -41,6 +45,17 @@ class Metrics:
     def histogram(self, name: str, help_text: str, buckets: tuple[float, ...] = SECONDS) -> Histogram:
         """A new histogram of this registry."""
         return Histogram(name, help_text, buckets=buckets, registry=self.registry)
+
+
+class _ReadCounter(Collector):
+    """A counter that somebody else keeps."""
+
+    def __init__(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        self._name, self._help_text, self._read = name, help_text, read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The one family."""
+        yield CounterMetricFamily(self._name, self._help_text, value=self._read())
 
 
 class _State(Collector):

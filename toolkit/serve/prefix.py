@@ -16,6 +16,7 @@ class BlockEngine(Protocol):
 
     block_tokens: int
     stored_blocks: int
+    cache_blocks: int
 
     def length(self, slot: int) -> int:
         """Tokens that the slot holds."""
@@ -49,6 +50,17 @@ class PrefixCache:
         self._prefixes = PrefixBlocks(self._blocks)
         self._tokens: dict[int, list[int]] = {}
         self.hit_tokens = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the whole KV cache: of the slots, and of the store."""
+        return self._engine.cache_blocks + self._engine.stored_blocks
+
+    @property
+    def blocks_in_use(self) -> int:
+        """Blocks that hold tokens of a request under way, or a prefix."""
+        size = self._engine.block_tokens
+        return self._blocks.taken + sum(-(-len(tokens) // size) for tokens in list(self._tokens.values()))
 
     @property
     def stored(self) -> int:

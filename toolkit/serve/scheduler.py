@@ -6,7 +6,7 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -21,9 +21,6 @@ log = logging.getLogger("coexist.serve")
 
 class Engine(Protocol):
     """The compiled engine, as far as requests need it. Logits are float32."""
-
-    max_batch_size: int
-    eos_token_ids: Sequence[int]
 
     def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
         """Logits [vocab] after the prompt, whose keys and values now fill the slot."""
@@ -51,8 +48,11 @@ class Observer(Protocol):
     def first_token(self, seconds: float, prompt_tokens: int) -> None:
         """A first token came, so long after its submission."""
 
-    def step(self, seconds: float, tokens: int) -> None:
-        """A decode step gave one token to each of ``tokens`` requests."""
+    def next_token(self, seconds: float) -> None:
+        """Another token came, so long after the one before it."""
+
+    def finished(self, reason: FinishReason) -> None:
+        """A request ended."""
 
 
 class QueueFullError(Exception):
@@ -73,6 +73,7 @@ class Request:
     last_id: int = -1
     generated: int = 0
     submitted_s: float = 0.0
+    last_token_s: float = 0.0
     sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,14 +84,22 @@ class Scheduler:
     """Owns the slots. ``submit`` is the event loop's, everything else the inference thread's."""
 
     def __init__(
-        self, engine: Engine, max_queue: int, observer: Observer, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        max_queue: int,
+        observer: Observer,
+        *,
+        slots: int,
+        end_tokens: Iterable[int],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._max_queue = max_queue
         self._observer = observer
         self._clock = clock
-        self._eos = frozenset(engine.eos_token_ids)
-        self._free = list(range(engine.max_batch_size))
+        self._eos = frozenset(end_tokens)
+        self._slots = slots
+        self._free = list(range(slots))
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
 
@@ -119,6 +128,15 @@ class Scheduler:
         request.submitted_s = self._clock()
         self._waiting.append(request)
 
+    def cancel(self, request: Request) -> None:
+        """The request leaves: its place in the queue at once, its slot before the next step. Late, nothing changes."""
+        request.cancelled = True
+        try:
+            self._waiting.remove(request)
+        except ValueError:
+            return
+        self._end(request, "cancelled")
+
     def delay_s(self) -> float | None:
         """0 when there is something to do, else None."""
         return 0 if self._waiting or self._active else None
@@ -129,7 +147,7 @@ class Scheduler:
         While slots decode, one prompt enters per step, so that a burst of prompts does not stall them.
         """
         self._drop_cancelled()
-        room = 1 if self._active else self._engine.max_batch_size
+        room = 1 if self._active else self._slots
         while admit and self._waiting and self._free and room:
             room -= self._prefill(self._waiting.popleft())
         if self._active:
@@ -141,7 +159,7 @@ class Scheduler:
 
     def _prefill(self, request: Request) -> int:
         if request.cancelled:
-            request.listener.on_finish("cancelled", None)
+            self._end(request, "cancelled")
             return 0
         # The lowest slot: a decode step costs as much as the range of the slots in it.
         request.slot = heapq.heappop(self._free)
@@ -152,21 +170,23 @@ class Scheduler:
         except Exception as e:
             self._fail([request], e)
             return 1
-        self._observer.first_token(self._clock() - request.submitted_s, len(request.prompt_ids))
+        request.last_token_s = self._clock()
+        self._observer.first_token(request.last_token_s - request.submitted_s, len(request.prompt_ids))
         self._deliver(request, token)
         return 1
 
     def _decode(self) -> None:
         active = sorted(self._active, key=lambda s: s.slot)
-        start_s = self._clock()
         try:
             logits = self._engine.decode([s.slot for s in active], [s.last_id for s in active])
             tokens = choose(logits, [s.sampler for s in active])
         except Exception as e:
             self._fail(active, e)
             return
-        self._observer.step(self._clock() - start_s, len(active))
+        now_s = self._clock()
         for request, token in zip(active, tokens, strict=True):
+            self._observer.next_token(now_s - request.last_token_s)
+            request.last_token_s = now_s
             self._deliver(request, token)
 
     def _deliver(self, request: Request, token: Token | None) -> None:
@@ -190,4 +210,8 @@ class Scheduler:
         self._active.remove(request)
         self._engine.release(request.slot)
         heapq.heappush(self._free, request.slot)
+        self._end(request, reason, message)
+
+    def _end(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
+        self._observer.finished(reason)
         request.listener.on_finish(reason, message)
