@@ -62,7 +62,7 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     deployment = load.deployment(config)
     check_runtimes(deployment)
     recorded = host_record.load(host_file) if host_file else None
-    found = paths.as_written(deployment) if recorded else paths.find(deployment)
+    found = paths.as_written(deployment) if recorded else paths.find(deployment, Store(home.root))
     host = recorded or this_host()
     made = make_plan(deployment, host, found)
     described = {} if recorded else described_engines(deployment, found, home)
@@ -198,7 +198,8 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     """
     check_runtimes(deployment)
     StateFolder(home.state(deployment.model.name)).refuse_running(deployment.model.name)
-    found, store = paths.find(deployment), Store(home.root)
+    store = Store(home.root)
+    found = paths.find(deployment, store)
     host = this_host()
     make_plan(deployment, host, found)  # before a long build: does it fit at all?
     check(deployment, host, home, report)

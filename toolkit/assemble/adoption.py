@@ -11,7 +11,6 @@ from toolkit.build.trtllm_adopt import Surroundings
 from toolkit.build.trtllm_versions import Installed, versions
 from toolkit.config import load
 from toolkit.config.load import LoadedDeployment
-from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Host
 from toolkit.names import suggestion
@@ -32,10 +31,22 @@ def surroundings(
     name = _engine_name(deployment, engine)
     use = paths.engine(deployment, name)
     found = versions(python or use.python, environ)
-    users = [service for service in deployment.model.services.values() if service.engine == name]
+    recipe = use.recipe.model if use.adopted is None else None
     return Surroundings(
-        found.trtllm, found.tensorrt, capabilities, _gpus(users), use.recipe.model, _settings(deployment, name)
+        found.trtllm, found.tensorrt, capabilities, _gpus(deployment, name), recipe, _settings(deployment, name)
     )  # fmt: skip
+
+
+def of_engine(deployment: LoadedDeployment, name: str, python: Path, environ: Mapping[str, str]) -> Surroundings:
+    """Where an engine of a deployment is to run, but for the GPUs' capabilities; an image's versions are declared."""
+    environment = deployment.model.environments.get(deployment.model.engines[name].environment or "")
+    if environment is not None and environment.image is not None:
+        stated = environment.versions
+        found = Installed(stated.get("tensorrt-llm") or stated.get("tensorrt_llm"), stated.get("tensorrt"))
+    else:
+        found = versions(python, environ)
+    gpus, settings = _gpus(deployment, name), _settings(deployment, name)
+    return Surroundings(found.trtllm, found.tensorrt, gpus=gpus, settings=settings)
 
 
 def _engine_name(deployment: LoadedDeployment, engine: str | None) -> str:
@@ -49,8 +60,9 @@ def _engine_name(deployment: LoadedDeployment, engine: str | None) -> str:
     return engine
 
 
-def _gpus(users: list[Service]) -> int | None:
+def _gpus(deployment: LoadedDeployment, engine: str) -> int | None:
     """GPUs of the smallest user; None: no user says."""
+    users = [service for service in deployment.model.services.values() if service.engine == engine]
     return min((service.gpus.size for service in users if service.gpus.size), default=None)
 
 

@@ -12,6 +12,7 @@ from toolkit.assemble.paths import EnginePaths
 from toolkit.build.trtllm_machine import BuildGpu, Machine
 from toolkit.config import load
 from toolkit.config.load import LoadedDeployment
+from toolkit.errors import ToolkitError
 from toolkit.host.model import Gpu, Holder, Host
 
 _DRIVER = "driver"
@@ -47,6 +48,10 @@ def _pid(holder: Holder) -> str:
 def engine_as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
     """The recipe and interpreter of an engine for a look at what would be; the interpreter need not be there."""
     use, environments = deployment.model.engines[name], deployment.model.environments
-    recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
     python = environments[use.environment].interpreter if use.environment else Path(sys.executable)
+    if use.recipe is None:
+        what = "an adopted engine is what it is: it cannot be looked at as built by another release"
+        where = deployment.where(f"engines.{name}.adopted")
+        raise ToolkitError(what, where, "Remove --trtllm-version, or name another with --engine.", code="adopted")
+    recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
     return EnginePaths(load.recipe(recipe), python)

@@ -72,7 +72,7 @@ def check_deployment(
     """
     if host.recorded:
         return judge.judge(_elsewhere(deployment, host))
-    found = paths.find(deployment)
+    found = paths.find(deployment, Store(home.root))
     pythons, images = environments_of(deployment), images_of(deployment)
     built = stored_engines(found, home) if engines is None else engines
     around = gather(deployment, found, host, home, engines=built, environ=environ)

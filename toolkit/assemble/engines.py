@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit import build
-from toolkit.assemble import build_machine, paths
+from toolkit.assemble import adopted, adoption, build_machine, paths
 from toolkit.assemble.paths import EnginePaths, Paths
 from toolkit.build import BuiltEngine
+from toolkit.build.trtllm_adopt import Surroundings
 from toolkit.build.trtllm_machine import Machine
 from toolkit.config import load
 from toolkit.config.load import LoadedDeployment, LoadedRecipe
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.names import suggestion
-from toolkit.store import Store
+from toolkit.store import Entry, Store
 
 AskMachine = Callable[[], Machine]
 
 
 @dataclass(frozen=True)
+class Adopted:
+    """An engine that is in the store already, where it is to run, and where the deployment names it."""
+
+    entry: Entry
+    around: Surroundings
+    where: str
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """One engine to be; ``device`` None: its recipe says."""
+    """One engine to be; ``device`` None: its recipe says. ``adopted``: there is nothing to build."""
 
     recipe: LoadedRecipe
     python: Path
     device: str | None = None
+    adopted: Adopted | None = None
 
 
 def of_deployment(deployment: LoadedDeployment, found: Paths) -> dict[str, Wanted]:
@@ -59,7 +71,14 @@ def _of_deployment(file: Path, what_if: bool) -> dict[str, Wanted]:
 
 
 def _wanted(deployment: LoadedDeployment, name: str, engine: EnginePaths) -> Wanted:
-    return Wanted(engine.recipe, engine.python, device_of(deployment, name))
+    return Wanted(engine.recipe, engine.python, device_of(deployment, name), _adopted(deployment, name, engine))
+
+
+def _adopted(deployment: LoadedDeployment, name: str, engine: EnginePaths) -> Adopted | None:
+    if engine.adopted is None:
+        return None
+    around = adoption.of_engine(deployment, name, engine.python, os.environ)
+    return Adopted(engine.adopted, around, deployment.where(f"engines.{name}.adopted"))
 
 
 def device_of(deployment: LoadedDeployment, engine: str) -> str | None:
@@ -73,7 +92,9 @@ def device_of(deployment: LoadedDeployment, engine: str) -> str | None:
 def ensure(
     wanted: Wanted, store: Store, report: Callable[[str], None], machine: AskMachine, *, force: bool = False
 ) -> BuiltEngine:
-    """The engine, reused or built now. Raises: ToolkitError."""
+    """The engine, reused or built now; an adopted one judged. Raises: ToolkitError."""
+    if wanted.adopted is not None:
+        return _judged(wanted.adopted, store, machine)
     return build.ensure(
         wanted.recipe, wanted.python, store, force=force, report=report, device=wanted.device, machine=machine
     )
@@ -81,9 +102,17 @@ def ensure(
 
 def describe(wanted: Wanted, store: Store, machine: AskMachine, trtllm_version: str | None = None) -> BuiltEngine:
     """What ``ensure`` would do; nothing is built. Raises: ToolkitError."""
+    if wanted.adopted is not None:
+        return _judged(wanted.adopted, store, machine)
     return build.describe(
         wanted.recipe, wanted.python, store, device=wanted.device, machine=machine, trtllm_version=trtllm_version
     )
+
+
+def _judged(named: Adopted, store: Store, machine: AskMachine) -> BuiltEngine:
+    there = [gpu.compute_capability for gpu in machine().gpus if gpu.compute_capability]
+    around = replace(named.around, capabilities=tuple(dict.fromkeys(there)))
+    return adopted.judged(named.entry, store, around, named.where)
 
 
 def check_what_if(file: Path, wanted: list[Wanted], dry_run: bool) -> None:

@@ -11,20 +11,24 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from toolkit.assemble import adopted
 from toolkit.config import load
 from toolkit.config.load import LoadedDeployment, LoadedRecipe
 from toolkit.config.models import Service
 from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.home import Home
+from toolkit.store import Entry, Store
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class EnginePaths:
-    """The recipe of an engine and the interpreter it is built with."""
+    """The recipe of an engine and the interpreter it is built with; ``adopted``: it is in the store already."""
 
     recipe: LoadedRecipe
     python: Path
+    adopted: Entry | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,14 @@ def as_written(deployment: LoadedDeployment) -> Paths:
 
 
 def _engine_as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
-    recipe = load.recipe(load.resolve(deployment.file, deployment.model.engines[name].recipe))
-    return EnginePaths(recipe, Path("python3"))
+    use = deployment.model.engines[name]
+    if use.recipe is None:
+        return EnginePaths(adopted.recipe(deployment, use, None), Path("python3"))
+    return EnginePaths(load.recipe(load.resolve(deployment.file, use.recipe)), Path("python3"))
 
 
-def find(deployment: LoadedDeployment) -> Paths:
-    """Absolute paths of all interpreters, models and recipes.
+def find(deployment: LoadedDeployment, store: Store | None = None) -> Paths:
+    """Absolute paths of all interpreters, models and recipes; ``store``: of adopted engines, left out: this home's.
 
     Raises: ManyFaultsError with each path that is not there, each recipe's faults among them.
     """
@@ -73,7 +79,7 @@ def find(deployment: LoadedDeployment) -> Paths:
     pythons = {name: _try(faults, partial(python, deployment, each.environment)) for name, each in services.items()}
     named = {name: each.model for name, each in services.items() if each.model is not None}
     models = {name: _try(faults, partial(model, deployment, name, value)) for name, value in named.items()}
-    recipes = {name: _try(faults, partial(engine, deployment, name)) for name in engines}
+    recipes = {name: _try(faults, partial(engine, deployment, name, store)) for name in engines}
     if faults:
         raise ManyFaultsError(_told_once(faults))
     return Paths(_present(pythons), _present(models), _present(recipes))
@@ -120,21 +126,24 @@ def _repository(folder: Path, where: str) -> Path:
     return folder
 
 
-def engine(deployment: LoadedDeployment, name: str) -> EnginePaths:
+def engine(deployment: LoadedDeployment, name: str, store: Store | None = None) -> EnginePaths:
     """The recipe and interpreter of one of the deployment's engines.
 
     Raises: ToolkitError, ManyFaultsError as ``config.load.recipe`` does.
     """
     use = deployment.model.engines[name]
-    if use.environment is not None and deployment.model.environments[use.environment].image is not None:
-        raise ToolkitError(
-            "engines are built in an environment of this machine, not in an image",
-            deployment.where(f"engines.{name}.environment"),
-            "Name one with 'python', or build in the image and adopt the engine: coexist engines adopt DIR.",
-            code="image_build",
-        )
+    if use.recipe is None:
+        return _adopted(deployment, name, store or Store(Home.find().root))
     recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
     return EnginePaths(load.recipe(recipe), python(deployment, use.environment))
+
+
+def _adopted(deployment: LoadedDeployment, name: str, store: Store) -> EnginePaths:
+    use = deployment.model.engines[name]
+    entry = adopted.find(store, str(use.adopted), deployment.where(f"engines.{name}.adopted"))
+    if use.model is not None:
+        load.resolve(deployment.file, use.model, deployment.where(f"engines.{name}.model"))
+    return EnginePaths(adopted.recipe(deployment, use, entry), python(deployment, use.environment), entry)
 
 
 def _try(faults: list[ToolkitError], find_one: Callable[[], T]) -> T | None:

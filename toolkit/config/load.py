@@ -159,7 +159,7 @@ def _sound_entries(
         if not isinstance(entry, dict):
             continue
         kept = {key: value for key, value in entry.items() if (section, name, key) not in faulty}
-        found = _sound(model, {**stand_in, **kept})
+        found = _sound(model, {**({} if "adopted" in kept else stand_in), **kept})
         if found is not None:
             sound[name] = found
     return sound

@@ -124,12 +124,24 @@ class Environment(Model):
 
 
 class EngineUse(Model):
-    """An engine of the deployment: which recipe builds it, and in which environment."""
+    """An engine of the deployment: the recipe that builds it, or one that was adopted, and its environment."""
 
-    recipe: Path
+    recipe: Path | None = None
     """The recipe file."""
+    adopted: Text | None = None
+    """Instead of a recipe: name or fingerprint of a TensorRT-LLM engine in the store ('coexist engines adopt DIR')."""
+    model: Path | None = None
+    """With 'adopted': the model's folder in the format of Hugging Face, for tokenizer and right answers."""
     environment: Name | None = None
     """Where it is built and served; left out: coexist's own."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EngineUse:
+        if (self.recipe is None) == (self.adopted is None):
+            raise ValueError("write either 'recipe' (a file) or 'adopted' (an engine in the store)")
+        if self.recipe is not None and self.model is not None:
+            raise ValueError("'model' goes with 'adopted'; a recipe names its own")
+        return self
 
 
 def _device(value: object) -> int | str:
