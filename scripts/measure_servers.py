@@ -5,6 +5,7 @@
 
 engine: 'transformers serve', plain and with continuous batching, beside the engine server: same model, dtype, cores,
 threads and greedy prompts. The servers are asked by turns; what is printed are medians over the rounds.
+frontend: sentence-transformers beside the frontend, texts per second; see measure_frontend.py for what is fair in it.
 boot: 'coexist up', every service proven ready, beside the time of 'transformers serve' to its /health.
 """
 
@@ -30,6 +31,8 @@ from typing import Any
 import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import measure_frontend
 
 from toolkit.config import load
 
@@ -255,6 +258,16 @@ def show_boot(part: dict[str, Any]) -> None:
     print(f"{part['transformers']:.2f} s: {ratio:.2f}x")
 
 
+# Frontend part
+
+
+async def frontend_part(asked: Asked) -> dict[str, Any]:
+    """Texts per second beside sentence-transformers, as 'measure_frontend.py' reads them."""
+    return await asyncio.to_thread(
+        measure_frontend.measure, asked.embedding_model, asked.threads, asked.rounds, measure_frontend.TEXTS
+    )
+
+
 # The whole
 
 
@@ -265,6 +278,7 @@ class Asked:
     config: Path
     engine_dir: Path
     model: Path
+    embedding_model: Path
     dtype: str
     service_urls: tuple[str, ...]
     rounds: int
@@ -276,7 +290,11 @@ class Asked:
 
 
 Part = tuple[Callable[[Asked], Coroutine[Any, Any, dict[str, Any]]], Callable[[dict[str, Any]], None]]
-PARTS: dict[str, Part] = {"engine": (engine_part, show_engine), "boot": (boot_part, show_boot)}
+PARTS: dict[str, Part] = {
+    "engine": (engine_part, show_engine),
+    "boot": (boot_part, show_boot),
+    "frontend": (frontend_part, measure_frontend.show),
+}
 
 
 def read(options: argparse.Namespace) -> Asked:
@@ -286,11 +304,13 @@ def read(options: argparse.Namespace) -> Asked:
     built = json.loads(subprocess.run(build, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
     engine_dir = Path(built["engines"][0]["path"])
     engine = next(iter(deployment.model.engines.values()))
+    embedder = next(service for service in deployment.model.services.values() if service.runtime == "flash")
     recipe = load.recipe(load.resolve(options.config, engine.recipe))
     return Asked(
         config=options.config,
         engine_dir=engine_dir,
         model=load.resolve(recipe.file, recipe.model.model or Path()),
+        embedding_model=load.resolve(options.config, embedder.model or Path()),
         dtype=json.loads((engine_dir / "engine.json").read_text())["dtype"],
         service_urls=tuple(f"http://127.0.0.1:{service.port}" for service in deployment.model.services.values()),
         rounds=options.rounds,
