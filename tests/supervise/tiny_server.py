@@ -28,11 +28,7 @@ def main(port: int, flags: set[str]) -> None:
             argv = [sys.executable, "-I", "-S", "-c", GRANDCHILD]
             os.execve(sys.executable, argv, dict(os.environ))  # noqa: S606
         os._exit(0)
-    if "exit-early" in flags:
-        print("RuntimeError: no such weights", flush=True)
-        sys.exit(3)
-    if "exit-zero" in flags:
-        sys.exit(0)
+    end_early(flags)
     start_others(flags)
     if "hang" in flags:
         time.sleep(600)
@@ -41,6 +37,17 @@ def main(port: int, flags: set[str]) -> None:
         for _ in range(20_000):
             os.write(1, b"x" * 99 + b"\n")
     serve(port)
+
+
+def end_early(flags: set[str]) -> None:
+    if "tell-secrets" in flags:
+        print("RuntimeError: refused:", *(value for name, value in os.environ.items() if "SECRET" in name), flush=True)
+        sys.exit(3)
+    if "exit-early" in flags:
+        print("RuntimeError: no such weights", flush=True)
+        sys.exit(3)
+    if "exit-zero" in flags:
+        sys.exit(0)
 
 
 def start_others(flags: set[str]) -> None:

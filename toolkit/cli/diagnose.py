@@ -7,7 +7,7 @@ import json
 import platform
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +26,7 @@ from toolkit.home import Home
 from toolkit.names import nearest
 
 if TYPE_CHECKING:
+    from toolkit.supervise.logs import LogView
     from toolkit.supervise.state import StateFolder
 
 _PACKAGES = ("click", "pydantic", "PyYAML", "aiohttp", "nvidia-ml-py", "psutil")
@@ -35,7 +36,7 @@ _PACKAGES = ("click", "pydantic", "PyYAML", "aiohttp", "nvidia-ml-py", "psutil")
 class _Target:
     """What to read: a file, or standard input (``path`` None); ``service`` where it is a service's log.
 
-    Reading begins at ``start_bytes``: the last attempt.
+    Reading begins at ``start_bytes`` of the file: the last attempt. ``view`` holds all of it, its ranks' files too.
     """
 
     path: Path | None
@@ -43,6 +44,7 @@ class _Target:
     status: dict[str, Any] | None = None
     goes_on: Callable[[], bool] = lambda: True
     start_bytes: int = 0
+    view: LogView | None = None
 
 
 @click.command("diagnose")
@@ -69,7 +71,7 @@ def diagnose_command(
     """
     target = _target(log, deployment)
     plan, host = _document(plan_file), _document(host_file)
-    if not follow and _serves(target):
+    if not follow and bundle_file is None and _serves(target):
         _show(Diagnosis("healthy", "none", f"'{target.service}' is SERVING.", "Nothing to do."), as_json)
         return
     context = context_of(target.service, plan, host)
@@ -95,6 +97,8 @@ def _target(log: str | None, deployment: str | None) -> _Target:
 
 def _service(name: str, deployment: str | None) -> _Target:
     """The log of a service of the deployment that is named, or of the one that wrote such a log last."""
+    from toolkit.supervise.log_times import dropped_bytes
+    from toolkit.supervise.logs import LogView
     from toolkit.supervise.state import StateFolder
 
     folder = Home.find().states
@@ -104,7 +108,9 @@ def _service(name: str, deployment: str | None) -> _Target:
         raise _no_log(name, deployment, sorted({path.stem for path in found}))
     path = max(paths, key=lambda each: each.stat().st_mtime)
     state = StateFolder(path.parents[1])
-    return _Target(path, name, state.status(), lambda: _is_alive(state), state.last_start_bytes(name))
+    start = state.last_start_bytes(name)
+    in_file = max(0, start - dropped_bytes(path))
+    return _Target(path, name, state.status(), lambda: _is_alive(state), in_file, LogView(path, start))
 
 
 def _serves(target: _Target) -> bool:
@@ -139,20 +145,31 @@ def _document(path: Path | None) -> dict[str, Any] | None:
 
 def _read(target: _Target, ending: Ending, context: Context, keep: bool) -> tuple[bytes, Diagnosis]:
     """The diagnosis, and the log where it is to be kept for a bundle."""
+    kept: list[bytes] = []
+
+    def pieces() -> Iterator[bytes]:
+        for piece in _pieces(target):
+            if keep:
+                kept.append(piece)
+            yield piece
+
     try:
-        if keep:
-            data = target.path.read_bytes() if target.path else sys.stdin.buffer.read()
-            return data, classify([data[target.start_bytes :]], ending, context, lines_before=_lines_before(target))
-        if target.path:
-            pieces, before = following.read_pieces(target.path, target.start_bytes), _lines_before(target)
-            return b"", classify(pieces, ending, context, lines_before=before)
-        return b"", classify(iter(lambda: sys.stdin.buffer.read(following.CHUNK_BYTES), b""), ending, context)
+        found = classify(pieces(), ending, context, lines_before=_lines_before(target))
     except OSError as error:
         raise _unreadable(target, error) from error
+    return b"".join(kept), found
+
+
+def _pieces(target: _Target) -> Iterator[bytes]:
+    if target.view is not None:
+        return target.view.pieces()
+    if target.path is not None:
+        return following.read_pieces(target.path)
+    return iter(lambda: sys.stdin.buffer.read(following.CHUNK_BYTES), b"")
 
 
 def _lines_before(target: _Target) -> int:
-    return following.count_lines(target.path, target.start_bytes) if target.path else 0
+    return following.count_lines(target.path, target.start_bytes) if target.path and target.start_bytes else 0
 
 
 def _follow(target: _Target, path: Path, context: Context, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.errors import ToolkitError
+from toolkit.masking import masked
 from toolkit.supervise.lifecycle import Failure, Verdict
 from toolkit.supervise.logs import last_line
 from toolkit.supervise.outcome import Outcome
@@ -95,6 +96,23 @@ def stuck(pids: Sequence[int]) -> Failure:
     shown = ", ".join(map(str, pids))
     advice = f"See what holds it: cat /proc/{pids[0]}/stack"
     return Failure(f"processes {shown} could not be killed", "stop", "stuck", advice=advice)
+
+
+def without(failure: Failure, secrets: Sequence[str]) -> Failure:
+    """The failure as it may be shown: a program's own words may hold what it was given to keep."""
+
+    def shown(text: str | None) -> str | None:
+        return None if text is None else masked(text, secrets)
+
+    canary = failure.canary
+    return replace(
+        failure,
+        summary=masked(failure.summary, secrets),
+        culprit=shown(failure.culprit),
+        line=shown(failure.line),
+        advice=shown(failure.advice),
+        canary=canary and replace(canary, got=masked(canary.got, secrets)),
+    )
 
 
 def from_error(error: ToolkitError, verdict: Verdict) -> Failure:
