@@ -4,7 +4,7 @@
 ``misbehave`` of ``standin.json``) names what goes wrong, separated by commas:
 
 hang · early-health=S (``/health`` is 200 at once, everything else 503 for S seconds) · load=S · slow-first=N
-· ignore-term · setsid-rank · crash=S (S seconds after it is ready) · mute=N (503 for ever after N completions)
+· ignore-term · setsid-rank · crash=S (S seconds after it is ready) · mute (503 for ever after SIGUSR1)
 · no-answer (200 without a completion) · wrong · fallback (the attention backend is TRTLLM, and the log says so)
 · echo-fallback (only the arguments in the log show it) · empty-first
 """
@@ -154,6 +154,7 @@ class Server:
     engine: dict[str, Any] | None = None
     started_s: float = field(default_factory=time.monotonic)
     completions: int = 0
+    muted: bool = False
     ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -355,8 +356,7 @@ class Handler(BaseHTTPRequestHandler):
             self.complete(body)
 
     def muted(self) -> bool:
-        limit = self.server_of.wrongs.get("mute")
-        return limit is not None and self.server_of.completions >= float(limit)
+        return self.server_of.muted
 
     def complete(self, body: dict[str, Any]) -> None:
         server = self.server_of
@@ -425,6 +425,7 @@ def serve(server: Server) -> int:
     http.daemon_threads = True
     Handler.server_of = server
     signal.signal(signal.SIGTERM, signal.SIG_IGN if "ignore-term" in server.wrongs else lambda *_: end(server))
+    signal.signal(signal.SIGUSR1, lambda *_: mute(server))
     if "crash" in server.wrongs:
         threading.Timer(server.number("crash"), crash).start()
     log("I", f"Uvicorn running on http://{server.args.get('host')}:{server.args.get('port')}")
@@ -436,6 +437,10 @@ def end(server: Server) -> None:
     for rank in server.ranks:
         rank.terminate()
     os._exit(0)
+
+
+def mute(server: Server) -> None:
+    server.muted = "mute" in server.wrongs
 
 
 def crash() -> None:
