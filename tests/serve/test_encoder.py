@@ -208,7 +208,7 @@ def test_flash_kernels_are_picked_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -
         order[capability] = [name for name in candidates("auto", needs) if obstacle(name, needs) is None]
     assert order[7, 5] == ["sdpa"]
     assert order[8, 0] == ["fa2", "sdpa"]
-    assert order[9, 0] == ["fa3", "fa4", "fa2", "sdpa"]
+    assert order[9, 0] == ["fa4", "fa3", "fa2", "sdpa"]
     assert order[10, 0] == ["fa4", "fa2", "sdpa"]
 
 

@@ -136,9 +136,7 @@ def candidates(asked: str, needs: Needs) -> tuple[str, ...]:
         return ("vanilla",) if asked == "eager" else (asked,)
     if needs.device.type != "cuda":
         return ("sdpa",)
-    capability = torch.cuda.get_device_capability(needs.device)
-    order = ("fa3", "fa4", "fa2") if capability[0] == 9 else ("fa4", "fa2")
-    return (*order, "sdpa")
+    return ("fa4", "fa3", "fa2", "sdpa")
 
 
 def obstacle(name: str, needs: Needs) -> str | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from toolkit.serve.architecture import decoder_config_of
+from toolkit.serve.arguments import without_cudnn_attention
 from toolkit.serve.build_model import build_decoder
 from toolkit.serve.compiled import read_engine_info
 from toolkit.serve.decoder import Decoder
@@ -105,6 +106,7 @@ def compile_phase(options: argparse.Namespace, progress: Progress) -> Mapping[st
     Raises: ToolkitError when the folder was not prepared.
     """
     info = read_engine_info(options.engine_dir)
+    without_cudnn_attention()  # the traced graph names the kernel that was chosen
     with progress.step(f"load model for {options.phase}"):
         model = build_decoder(options.engine_dir, decoder_config_of(info["decoder"]), info, packed=info["packed"])
     with progress.step(f"export {options.phase}"):
