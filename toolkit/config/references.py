@@ -87,10 +87,11 @@ def _needs(name: str, service: Service) -> Iterator[Fault]:
 def _only_for_command(name: str, service: Service) -> Iterator[Fault]:
     if service.runtime == "command":
         return
-    for key in ("argv", "ready", "warmup_requests"):
+    asked_freely = service.runtime == "triton"  # its models have shapes of their own
+    for key in ("argv", "ready", *(() if asked_freely else ("warmup_requests",))):
         if key in service.model_fields_set:
             yield Fault(("services", name, key), f"'{key}' is for runtime 'command' only", "Remove it.")
-    if isinstance(service.canary, HttpRequest):
+    if isinstance(service.canary, HttpRequest) and not asked_freely:
         what = f"a canary of runtime '{service.runtime}' is a prompt, not an HTTP request"
         yield Fault(("services", name, "canary"), what, "Write prompt, max_tokens and expected.")
 

@@ -7,6 +7,7 @@ from toolkit.runtimes.flash import FlashRuntime
 from toolkit.runtimes.sglang import SglangRuntime
 from toolkit.runtimes.torch import TorchRuntime
 from toolkit.runtimes.transformers import TransformersRuntime
+from toolkit.runtimes.triton import TritonRuntime
 from toolkit.runtimes.trtllm import TrtllmRuntime
 from toolkit.runtimes.vllm import VllmRuntime
 
@@ -17,6 +18,7 @@ _RUNTIMES: dict[str, Runtime] = {
         FlashRuntime(),
         CommandRuntime(),
         TrtllmRuntime(),
+        TritonRuntime(),
         VllmRuntime(),
         SglangRuntime(),
         TransformersRuntime(),

@@ -122,7 +122,7 @@ class Launch:
 
     ``files``: what must be there before it starts, by absolute path. ``log_checks``: asked once it has loaded.
     ``rank_logs``: its ranks write a file each below ``Context.log_dir``, at any depth.
-    ``programs``: others that ``argv`` names, which must be there too.
+    ``programs``: others that ``argv`` names, which must be there too. ``ports``: others it listens on, by what for.
     """
 
     argv: tuple[str, ...]
@@ -136,6 +136,7 @@ class Launch:
     container: Container | None = None
     rank_logs: bool = False
     programs: tuple[str, ...] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def own_env(self) -> Mapping[str, str]:
