@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from toolkit import affinity, runtimes
@@ -13,19 +15,21 @@ from toolkit.assemble import (
     adoption,
     beside,
     build_machine,
-    diagnosis,
     engines,
-    grants,
+    kept,
     launches,
     needs,
     paths,
+    redeploy,
     references,
     reservation,
 )
 from toolkit.assemble.check import check_deployment
 from toolkit.assemble.curl import curl
+from toolkit.assemble.kept import Kept, Running
 from toolkit.assemble.launches import Engine, Stage
 from toolkit.assemble.programs import check_programs, installed
+from toolkit.assemble.redeploy import Redeployment
 from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine
 from toolkit.build.trtllm_adopt import Finding, adopt
@@ -44,7 +48,7 @@ from toolkit.plan import planner
 from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.store import Entry, Store, Use
-from toolkit.supervise import notify, ports
+from toolkit.supervise import client, notify, ports
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
@@ -94,8 +98,15 @@ def _placed(fault: ToolkitError, where: str) -> ToolkitError:
     return ToolkitError(fault.what, where, fault.hint, code=fault.code, **fault.details)
 
 
-def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> Plan:
+def make_plan(
+    deployment: LoadedDeployment,
+    host: Host,
+    found: paths.Paths,
+    staying: Mapping[str, Kept] = MappingProxyType({}),
+) -> Plan:
     """The plan on what other deployments of this host leave; for a recorded host, on all of it.
+
+    ``staying``: services of this one that run, and are not moved.
 
     Raises: ToolkitError that says which resource is short, where the deployment's file asks for it.
     """
@@ -104,7 +115,8 @@ def make_plan(deployment: LoadedDeployment, host: Host, found: paths.Paths) -> P
         if host.recorded:
             return planner.make(deployment.model, host, wanted)
         held = Ledger.of_this_host().grants()
-        return beside.make(deployment.model, host, wanted, held=held, ports_taken=ports.taken())
+        taken = ports.taken()
+        return beside.make(deployment.model, host, wanted, held=held, ports_taken=taken, staying=staying)
     except ToolkitError as refusal:
         if refusal.where and refusal.where.startswith("services."):
             raise _placed(refusal, deployment.where(refusal.where)) from refusal
@@ -194,21 +206,32 @@ def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Ho
 def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     """Everything that a start needs and that takes nothing from anybody: plan, engines, right answers.
 
+    What outlived its supervisor and is wanted as it is stays where it is.
+
     Raises: ToolkitError; nothing has been started or granted then.
     """
     check_runtimes(deployment)
-    StateFolder(home.state(deployment.model.name)).refuse_running(deployment.model.name)
+    folder = StateFolder(home.state(deployment.model.name))
+    folder.refuse_running(deployment.model.name)
+    # Before a long build: does it fit at all?
+    make_plan(deployment, this_host(), paths.find(deployment, Store(home.root)))
+    return prepare_beside(deployment, home, report, folder.left())
+
+
+def prepare_beside(deployment: LoadedDeployment, home: Home, report: Report, running: Mapping[str, Running]) -> Stage:
+    """As ``prepare``, where services of the deployment run; those that are wanted as they are stay where they are."""
+    check_runtimes(deployment)
     store = Store(home.root)
     found = paths.find(deployment, store)
-    host = this_host()
-    make_plan(deployment, host, found)  # before a long build: does it fit at all?
-    check(deployment, host, home, report)
+    check(deployment, this_host(), home, report)
     built = build_engines(deployment, found, store, report)
     ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
-    kept = references.this_world(home.references, store.hash_cache)
-    recorded = references.of_deployment(deployment, found, ready, kept, report)
+    world = references.this_world(home.references, store.hash_cache)
+    recorded = references.of_deployment(deployment, found, ready, world, report)
     host = this_host()  # a build may have taken long
-    made = make_plan(deployment, host, found)
+    prints = launches.fingerprints(ready)
+    wanted = {name: kept.spec(deployment.model, found, prints, name) for name in deployment.model.services}
+    made = make_plan(deployment, host, found, kept.still_wanted(running, wanted))
     programs = installed(deployment.model, found.pythons, os.environ)
     stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ, programs)
     check_programs(deployment, launches.launches(stage))  # what is not there, or cannot do what is asked, says so now
@@ -221,21 +244,17 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
 
     Raises: ToolkitError when another deployment holds what it needs, or a port is taken.
     """
-    name, ledger = stage.deployment.name, Ledger.of_this_host()
-    others = grants.held(ledger.grants())
-    wanted = grants.requests(
-        stage.plan,
-        stage.deployment,
-        stage.host.context_bytes or planner.CONTEXT_BYTES,
-        needs.host_bytes(stage.deployment, stage.paths),
-    )
-    held = Reservation(ledger, Owner.current(name), wanted, grants.totals(stage.host, others))
+    name, ledger, store = stage.deployment.name, Ledger.of_this_host(), Store(stage.home.root)
+    left = {name: record.identity for name, record in StateFolder(stage.home.state(name)).left().items()}
+    totals = redeploy.totals(stage, ledger.grants())
+    held = Reservation(ledger, Owner.current(name), redeploy.requests(stage), totals, adopted=left)
     try:
         with ExitStack() as in_use:
             for engine in stage.engines.values():
-                in_use.enter_context(_hold(Store(stage.home.root), engine))
+                in_use.enter_context(_hold(store, engine))
+            again = Redeployment(stage, held, partial(_again, stage.home), ledger.grants, in_use, partial(_hold, store))
             async with reservation.tended(held) as noted, notify.tended(os.environ) as told:
-                supervisor = _supervisor(stage, held, noted, told, on_change)
+                supervisor = _supervisor(again, noted, told, on_change)
                 await supervisor.start()
                 try:
                     yield supervisor
@@ -245,24 +264,50 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
         held.release()
 
 
-def _supervisor(stage: Stage, held: Reservation, *told: Callable[[Supervisor], None]) -> Supervisor:
-    name = stage.deployment.name
+def _again(home: Home, config: Path, running: Mapping[str, Running]) -> Stage:
+    """The stage of another file for the deployment that runs here."""
+    return prepare_beside(load.deployment(config), home, lambda _: None, running)
+
+
+def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Supervisor:
+    stage, held = again.stage, again.held
 
     def on_change(supervisor: Supervisor) -> None:
         for tell in told:
             tell(supervisor)
 
     return Supervisor(
-        name,
-        [launches.service_run(stage, planned) for planned in stage.plan.services],
-        stage.home.state(name),
+        stage.deployment.name,
+        launches.service_runs(stage),
+        stage.home.state(stage.deployment.name),
         wrap=affinity.wrap,
         control_port=stage.deployment.control_port,
-        diagnose=diagnosis.diagnose(stage),
+        diagnose=again.diagnose,
         reserve=held.hold,
         free_memory=held.free_memory,
         on_change=on_change,
+        on_death=stage.deployment.on_supervisor_death,
+        keep=held.keep,
+        reload=again.apply,
     )
+
+
+def redeploy_running(config: Path, home: Home, report: Report) -> dict[str, Any]:
+    """What the deployment that runs had different from the file; it has begun to follow the file.
+
+    Engines and right answers are made here, so that the supervisor finds them.
+
+    Raises: ToolkitError when the file is not sound, or does not fit beside what stays; then nothing has changed.
+    """
+    deployment = load.deployment(config)
+    check_runtimes(deployment)
+    store = Store(home.root)
+    found = paths.find(deployment, store)
+    check(deployment, this_host(), home, report)
+    built = build_engines(deployment, found, store, report)
+    ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
+    references.of_deployment(deployment, found, ready, references.this_world(home.references, store.hash_cache), report)
+    return client.reload(home.state(deployment.model.name), config)
 
 
 def _hold(store: Store, engine: Engine) -> Use:

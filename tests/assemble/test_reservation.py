@@ -187,7 +187,7 @@ def test_a_change_that_does_not_fit_changes_nothing(ledger):
 
 def test_what_a_removed_service_held_is_given_back(ledger):
     ours = held(ledger, "llm", "embed")
-    ours.forget(["llm"])
+    ours.note(waiting=(), resting={"llm"})
     ours.give_back()
     assert services(ledger) == ["embed"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from toolkit import processes
 from toolkit.config.models import Deployment
@@ -65,12 +66,19 @@ def _grantable(device: Device, others: Sequence[Held]) -> int | None:
     return device.usable_bytes + sum(ceil_mib(held.devices.get(device.uuid) or 0) for held in others)
 
 
-def held(grants: Sequence[Grant], own: str | None = None, *, with_shared_cpus: bool = True) -> tuple[Held, ...]:
+def held(
+    grants: Sequence[Grant],
+    own: str | None = None,
+    *,
+    with_shared_cpus: bool = True,
+    staying: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Held, ...]:
     """What other deployments hold, as the planner takes it; CPUs that give way only when asked for.
 
-    The deployment named ``own`` holds nothing against itself, but what its processes use is nobody else's.
+    The deployment named ``own`` holds nothing against itself, but what its processes use is nobody else's. Its
+    services in ``staying`` do hold what they have, under the name that is given there.
     """
-    return tuple(_held(grant, own, with_shared_cpus or not grant.request.cpus_shared) for grant in grants)
+    return tuple(_held(grant, own, with_shared_cpus or not grant.request.cpus_shared, staying) for grant in grants)
 
 
 def processes_of(*grants: Grant) -> frozenset[int]:
@@ -81,12 +89,13 @@ def processes_of(*grants: Grant) -> frozenset[int]:
     return frozenset(processes.tree([each.pid for each in holders if owner_is_alive(each)]))
 
 
-def _held(grant: Grant, own: str | None, with_cpus: bool) -> Held:
+def _held(grant: Grant, own: str | None, with_cpus: bool, staying: Mapping[str, str]) -> Held:
     request, pids = grant.request, processes_of(grant)
-    if grant.owner.deployment == own:
+    mine = grant.owner.deployment == own
+    if mine and grant.service not in staying:
         return Held(owner=_name(grant.owner), pids=pids)
     return Held(
-        owner=_name(grant.owner),
+        owner=staying[grant.service] if mine and grant.service else _name(grant.owner),
         cpus=request.cpus if with_cpus else (),
         devices={claim.uuid: claim.memory_bytes if claim.share else None for claim in request.gpus},
         ports=request.ports,

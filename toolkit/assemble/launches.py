@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit import affinity, runtimes
 from toolkit.affinity import MemoryPolicy
-from toolkit.assemble import boxes
+from toolkit.assemble import boxes, kept
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment, Service
 from toolkit.home import Home
@@ -150,14 +150,26 @@ def _memory(host: Host, plan: Plan, planned: ServicePlan, device: DeviceGrant) -
     )
 
 
+def service_runs(stage: Stage) -> list[ServiceRun]:
+    """What the supervisor is told of every service."""
+    return [service_run(stage, planned) for planned in stage.plan.services]
+
+
+def fingerprints(engines: Mapping[str, Engine]) -> dict[str, str]:
+    """Of the engines, by name."""
+    return {name: engine.fingerprint for name, engine in engines.items()}
+
+
 def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
     """What the supervisor is told of one service."""
     service = stage.deployment.services[planned.name]
     policy = affinity.choose(stage.host, planned.numa_nodes, planned.memory_bind)
+    shown = launch(stage, planned.name, "-")
     return ServiceRun(
         name=planned.name,
         runtime=planned.runtime,
         launch=lambda attempt: launch(stage, planned.name, secrets.token_urlsafe(24)),
+        launch_as=lambda token: launch(stage, planned.name, token),
         port=planned.port,
         cpus=planned.cpus,
         memory_policy=policy,
@@ -170,7 +182,11 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
         grace_s=service.grace,
         late_compile=service.late_compile,
         expected=_expected(stage, planned, policy),
-        container=launch(stage, planned.name, "-").container,
+        spec=kept.spec(stage.deployment, stage.paths, fingerprints(stage.engines), planned.name),
+        placed=kept.placed(stage.plan, planned),
+        cache_dir=stage.home.cache(stage.deployment.name, planned.name),
+        container=shown.container,
+        other_ports=shown.ports,
     )
 
 

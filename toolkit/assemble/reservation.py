@@ -55,12 +55,6 @@ class Reservation:
     def _has(self, name: str, wanted: Request) -> bool:
         return name in self._held and self._held[name].request == wanted
 
-    def forget(self, services: Iterable[str]) -> None:
-        """These services are gone for good: what they held is given back at the next ``give_back``."""
-        with self._lock:
-            for name in services:
-                self._requests.pop(name, None)
-
     def change(self, requests: Mapping[str, Request], totals: Totals) -> None:
         """These services need this from their next attempt on; until it begins they hold what they had, too.
 

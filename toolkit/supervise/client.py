@@ -7,13 +7,14 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.home import Home
 from toolkit.names import nearest
 from toolkit.supervise import log_reader
@@ -169,6 +170,16 @@ def restart(state_dir: Path, service: str) -> None:
     _ask(state_dir, "POST", f"/v1/services/{quote(service, safe='')}/restart")
 
 
+def reload(state_dir: Path, config: Path) -> dict[str, Any]:
+    """Makes the deployment that runs follow another file; what was different. Blocks while it is planned.
+
+    Raises: ToolkitError when nothing runs, or the supervisor refuses the file.
+    """
+    answer = _ask(state_dir, "POST", "/v1/reload", {"config": str(config.absolute())}, timeout_s=None)
+    found: dict[str, Any] = answer["changes"]
+    return found
+
+
 def down(state_dir: Path, timeout_s: float | None = 120.0) -> None:
     """Stops the deployment; returns when nothing of it is left.
 
@@ -192,7 +203,7 @@ def down(state_dir: Path, timeout_s: float | None = 120.0) -> None:
 def events(state_dir: Path, since_id: int | None = None) -> Iterator[dict[str, Any]]:
     """Events as they happen, until the deployment ends; with ``since_id`` those after it first."""
     headers = {} if since_id is None else {"Last-Event-ID": str(since_id)}
-    connection, response = _send(state_dir, "GET", "/events", None, headers)
+    connection, response = _send(state_dir, "GET", "/events", timeout_s=None, headers=headers)
     try:
         for line in response:
             if line.startswith(b"data: "):
@@ -203,25 +214,39 @@ def events(state_dir: Path, since_id: int | None = None) -> Iterator[dict[str, A
         connection.close()
 
 
-def _ask(state_dir: Path, method: str, path: str) -> dict[str, Any]:
-    connection, response = _send(state_dir, method, path, TIMEOUT_S, {})
+def _ask(
+    state_dir: Path, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = TIMEOUT_S
+) -> dict[str, Any]:
+    connection, response = _send(state_dir, method, path, timeout_s=timeout_s, body=json.dumps(body) if body else None)
     try:
         document: dict[str, Any] = json.loads(response.read())
     finally:
         connection.close()
     if "error" in document:
-        told = document["error"]
-        raise ToolkitError(told["what"], told["where"], told["hint"], code=told["code"])
+        raise _told(document["error"])
     return document
 
 
+def _told(error: dict[str, Any]) -> ToolkitError:
+    faults = error.get("faults", ())
+    if len(faults) > 1:
+        return ManyFaultsError(tuple(ToolkitError(**fault, code=error["code"]) for fault in faults))
+    return ToolkitError(**error)
+
+
 def _send(
-    state_dir: Path, method: str, path: str, timeout_s: float | None, headers: dict[str, str]
+    state_dir: Path,
+    method: str,
+    path: str,
+    *,
+    timeout_s: float | None = TIMEOUT_S,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    body: str | None = None,
 ) -> tuple[_UnixConnection, http.client.HTTPResponse]:
     folder = StateFolder(state_dir)
     connection = _UnixConnection(folder.socket, timeout_s)
     try:
-        connection.request(method, path, headers=headers)
+        connection.request(method, path, body, dict(headers))
         return connection, connection.getresponse()
     except TimeoutError:
         raise _no_answer(folder) from None

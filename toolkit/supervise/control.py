@@ -11,6 +11,7 @@ import struct
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ class Controlled(Protocol):
     def stop(self, name: str) -> None: ...
     def restart(self, name: str) -> None: ...
     def request_stop(self) -> None: ...
+    async def reload(self, config: Path) -> dict[str, Any]: ...
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -85,6 +87,7 @@ class Control:
             *self._readable(),
             web.post("/v1/stop", self._down),
             web.post("/v1/down", self._down),
+            web.post("/v1/reload", self._reload),
             web.post("/v1/services/{service}/stop", self._stop),
             web.post("/v1/services/{service}/restart", self._restart),
         ]
@@ -120,6 +123,12 @@ class Control:
     async def _restart(self, request: web.Request) -> web.Response:
         self._supervisor.restart(request.match_info["service"])
         return web.json_response({"accepted": True}, status=202)
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """``{"config": FILE}``; the answer comes when what is different has begun to be restarted."""
+        asked = await request.json()
+        changes = await self._supervisor.reload(Path(asked["config"]))
+        return web.json_response({"schema": 1, "changes": changes}, status=202)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events; with ``Last-Event-ID`` those since then come first, as far as they are kept."""
@@ -157,8 +166,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except ToolkitError as error:
-        told = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint}
-        return web.json_response({"schema": 1, "error": told}, status=404 if error.code == "unknown_service" else 409)
+        told = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint, **error.details}
+        status = 404 if error.code == "unknown_service" else 409
+        return web.json_response({"schema": 1, "error": told}, status=status, dumps=partial(json.dumps, default=str))
 
 
 @web.middleware

@@ -44,6 +44,10 @@ class Metrics:
         self._on_plan = Gauge(
             "coexist_threads_on_plan_ratio", "Threads held to the planned CPUs", service, registry=registry
         )
+        self._of_services = (
+            *(self._state, self._moves, self._restarts, self._late, self._first, self._stages),
+            *(self._drift, self._drifts, self._on_plan),
+        )
         self._ready = Gauge("coexist_ready", "1 while every required service is ready", registry=registry)
         for source, target in ILLEGAL_ARROWS:
             self._refused.labels(source.value, target.value)
@@ -57,6 +61,13 @@ class Metrics:
         else:
             self._moves.labels(name, told.source.value, told.target.value).inc()
             self._restarts.labels(name).inc(told.source is State.BACKOFF and told.target is State.INIT)
+
+    def forget(self, name: str) -> None:
+        """Shows nothing more of a service that is no part of the deployment any more."""
+        for metric in self._of_services:
+            samples = [sample.labels for family in metric.collect() for sample in family.samples]
+            for values in {tuple(labels.values()) for labels in samples if labels.get("service") == name}:
+                metric.remove(*values)
 
     def text(self, instances: Instances, ready: bool, now_s: float) -> bytes:
         """All metrics in Prometheus' text format."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ class ServiceRun:
     ``spec``: a digest of each thing that was asked for, by key; what differs in none of them need not be restarted.
     ``placed``: what whoever planned it wants back, as JSON. ``cache_dir``: a folder that is the service's own.
     ``container``: what runs its containers, and how; None: it is a process of its own.
+    ``other_ports``: by what for.
     """
 
     name: str
@@ -56,6 +57,11 @@ class ServiceRun:
     placed: Mapping[str, Any] = field(default_factory=dict)
     cache_dir: Path | None = None
     container: Container | None = None
+    other_ports: Mapping[str, int] = field(default_factory=dict)
+
+    def ports(self) -> dict[str, int]:
+        """Every port it listens on, by what it is called in messages."""
+        return {self.name: self.port, **{f"{self.name} ({key})": port for key, port in self.other_ports.items()}}
 
     def gate(self) -> Gate:
         """What it waits for."""
@@ -70,4 +76,18 @@ class ServiceRun:
             backoff_first_s=self.backoff_first_s,
             grace_s=self.grace_s,
             late_compile=self.late_compile,
+        )
+
+    def as_placed(self, before: ServiceRun) -> ServiceRun:
+        """The service that runs, with what is wanted of it now that concerns only its supervisor."""
+        return replace(
+            before,
+            after=self.after,
+            requires=self.requires,
+            warmup=self.warmup,
+            restart=self.restart,
+            grace_s=self.grace_s,
+            late_compile=self.late_compile,
+            required=self.required,
+            spec=self.spec,
         )

@@ -8,7 +8,7 @@ import logging
 import random
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from toolkit.runtimes.base import Container
 from toolkit.supervise import changes, containers, document, failures, gates, guardian, lifecycle, ports, process
 from toolkit.supervise.adopt import Adoption
 from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Keep, Reserve, World, Wrap
+from toolkit.supervise.changes import Changes
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
 from toolkit.supervise.groups import Groups
@@ -57,7 +58,8 @@ class Supervisor:
     held from INIT to SERVING; in it, ``free_memory(run)`` says how free memory differs from what was reserved.
     ``gpu_use()`` is who uses the devices. ``reserve`` and ``free_memory`` run in threads. ``on_change`` is called
     after every change, with the supervisor. ``on_death``: whether services that serve are to outlive it when it is
-    killed; then ``keep(run, process)`` is told, in a thread, which process has what was reserved.
+    killed; then ``keep(run, process)`` is told, in a thread, which process has what was reserved. ``reload(self,
+    file)`` makes of a file what ``apply`` takes, calls that, and returns what was different.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Supervisor:
         deep_s: float = DEEP_S,
         on_death: OnDeath = "kill",
         keep: Keep = lambda _, __: None,
+        reload: Callable[[Supervisor, Path], Awaitable[dict[str, Any]]] | None = None,
         find_groups: Callable[[str], Groups | None] = Groups.find,
     ) -> None:
         self.deployment = deployment
@@ -113,6 +116,9 @@ class Supervisor:
             keep=keep,
         )
         self._find_groups = find_groups
+        self._reload, self._reloading = reload, asyncio.Lock()
+        self._leaving: set[str] = set()
+        self._gone: set[str] = set()
         self._on_change = on_change or (lambda _: None)
         now_s = self._clock.now()
         self._instances = {run.name: Instance(run.name, run.policy(), since_s=now_s) for run in services}
@@ -160,7 +166,8 @@ class Supervisor:
         previous = self._folder.open(self.deployment)
         self._cleanup.callback(self._folder.close)
         adopted = await asyncio.to_thread(self._take_over, previous) if previous else {}
-        ports.ensure_free({run.name: run.port for run in self._runs.values() if run.name not in adopted})
+        wanted = [run.ports() for run in self._runs.values() if run.name not in adopted]
+        ports.ensure_free({name: port for each in wanted for name, port in each.items()})
         process.become_subreaper()
         cookie = previous.cookie if previous and adopted else secrets.token_hex(8)
         groups = (Groups.left(previous.group, cookie) if previous else None) or self._find_groups(cookie)
@@ -171,7 +178,7 @@ class Supervisor:
         self._world = self._make_world(http=http, cookie=cookie, groups=groups)
         await asyncio.to_thread(self._begin_logs, adopted)
         self._attempts = {name: self._attempt(name, 1) for name in self._runs if name not in adopted}
-        await self._open_control(cookie, groups)
+        await self._open_control()
         self._adopt(adopted)
         await self._cleanup.enter_async_context(self._writer)
         self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house()))
@@ -210,14 +217,20 @@ class Supervisor:
     def _containers(self) -> list[Container]:
         return [run.container for run in self._runs.values() if run.container]
 
-    async def _open_control(self, cookie: str, groups: Groups | None) -> None:
+    async def _open_control(self) -> None:
         control = Control(self, self._journal)
         self._cleanup.push_async_callback(control.close)
         port = await control.open(self._control_port, self._folder.socket)
         self.address = f"http://127.0.0.1:{port}"
-        us, group = process.own_identity(), str(groups.folder) if groups else None
-        keeps = self._world.keeps
-        self._folder.write_owner(Owner(self.deployment, us.pid, us.start_ticks, cookie, port, group, keeps))
+        self._control_port = port
+        self._write_owner()
+
+    def _write_owner(self) -> None:
+        us, world = process.own_identity(), self._world
+        group = str(world.groups.folder) if world.groups else None
+        self._folder.write_owner(
+            Owner(self.deployment, us.pid, us.start_ticks, world.cookie, self._control_port, group, world.keeps)
+        )
 
     async def _keep_house(self) -> None:
         while True:
@@ -340,6 +353,78 @@ class Supervisor:
         """Begins a new attempt of one service. Raises: ToolkitError when there is none of this name."""
         self._post(name, lifecycle.RestartRequested(self._named(name).attempt))
 
+    async def reload(self, config: Path) -> dict[str, Any]:
+        """What was different in this file, as JSON; what is different has begun to be restarted, and nothing else.
+
+        Raises: ToolkitError when that cannot be done; then nothing has changed.
+        """
+        if self._reload is None or self._stopping:
+            why = "is stopping" if self._stopping else "was not started from a file"
+            raise ToolkitError(f"deployment '{self.deployment}' {why}", str(config), code="not_reloadable")
+        async with self._reloading:
+            return await self._reload(self, config)
+
+    def running(self) -> dict[str, ServiceRun]:
+        """Services of which something runs, or is about to, and that are wanted."""
+        resting = self.resting() | self._leaving
+        return {name: run for name, run in self._runs.items() if name not in resting}
+
+    def compare(self, services: Sequence[ServiceRun]) -> Changes:
+        """What would be different with these services."""
+        wanted = changes.specs([run for run in self._runs.values() if run.name not in self._leaving])
+        return changes.compare(wanted, changes.specs(services), self.resting())
+
+    def apply(self, services: Sequence[ServiceRun], on_death: OnDeath = "kill") -> Changes:
+        """What was different: from now on these services are wanted. Only what is different is restarted."""
+        found = self.compare(services)
+        self._world = replace(self._world, keeps=on_death == "keep")
+        self._write_owner()
+        self._leaving |= set(found.removed)
+        self._journal.tell("deployment", state="reloaded", deployment=self.deployment, **found.document())
+        for run in services:
+            self._want(run, anew=run.name in (*found.added, *found.changed, *found.started))
+        for name in found.removed:
+            self._runs[name] = replace(self._runs[name], required=False, after=(), requires=())
+            self._inbox.append((name, lifecycle.StopRequested(self._instances[name].attempt)))
+        leaving = [self._runs[name] for name in self._runs if name in self._leaving]
+        self._runs = {run.name: run for run in ([self._runs[run.name] for run in services] + leaving)}
+        self._gates = [run.gate() for run in self._runs.values()]
+        self._settle()
+        return found
+
+    def _want(self, run: ServiceRun, anew: bool) -> None:
+        """What runs keeps its launch and its place, and takes what only we look at; or a new attempt begins."""
+        self._leaving.discard(run.name)
+        self._gone.discard(run.name)
+        before = self._instances.get(run.name)
+        self._runs[run.name] = run if anew or before is None else run.as_placed(self._runs[run.name])
+        if before is None:
+            self._add(run)
+            return
+        self._instances[run.name] = replace(before, policy=run.policy())
+        if not anew:
+            return
+        if before.state is State.INIT and not before.begun:
+            self._attempts[run.name] = self._attempt(run.name, before.attempt)
+        self._inbox.append((run.name, lifecycle.RestartRequested(before.attempt)))
+
+    def _add(self, run: ServiceRun) -> None:
+        self._instances[run.name] = Instance(run.name, run.policy(), since_s=self._clock.now())
+        self._logs[run.name] = ServiceLog(self._folder.log(run.name), self._unix_s)
+        self._logs[run.name].begin_run()
+        self._attempts[run.name] = self._attempt(run.name, 1)
+
+    def _let_go(self) -> None:
+        """What was removed and has ended is forgotten."""
+        gone = {name for name in self._leaving if self._instances[name].state in lifecycle.AT_REST}
+        for name in gone:
+            del self._runs[name], self._instances[name], self._attempts[name], self._logs[name]
+            self._metrics.forget(name)
+        if gone:
+            self._leaving -= gone
+            self._gone |= gone
+            self._gates = [run.gate() for run in self._runs.values()]
+
     def _named(self, name: str) -> Instance:
         if name not in self._instances:
             near = nearest(name, self._instances)
@@ -361,7 +446,7 @@ class Supervisor:
 
     def resting(self) -> set[str]:
         """Services of which nothing runs, and nothing will unless somebody asks for it."""
-        return {name for name, each in self._instances.items() if each.state in lifecycle.AT_REST}
+        return {name for name, each in self._instances.items() if each.state in lifecycle.AT_REST} | self._gone
 
     def readiness(self) -> dict[str, Any]:
         """The answer of ``/readyz``: ``ready``, and each service's ``ready`` and ``state``."""
@@ -409,6 +494,7 @@ class Supervisor:
         try:
             while self._inbox or self._decide():
                 self._apply(*self._inbox.popleft())
+            self._let_go()
         finally:
             self._applying = False
         self._changed()
@@ -422,6 +508,8 @@ class Supervisor:
         return bool(self._inbox)
 
     def _apply(self, name: str, event: Event) -> None:
+        if name not in self._instances:
+            return  # a last word of what was removed
         before = self._instances[name]
         after, actions = lifecycle.step(before, event, self._clock.now())
         self._instances[name] = after
