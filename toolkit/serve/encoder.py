@@ -18,17 +18,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from toolkit.errors import ToolkitError
 from toolkit.serve.attention import Attention, Bias, layout
+from toolkit.serve.layers import ACTIVATIONS, Linear, Norm, linear
 from toolkit.serve.tokenizer import read_json
-
-Activation = Callable[[Tensor], Tensor]
-ACTIVATIONS: Mapping[str, Activation] = {
-    "gelu": F.gelu,
-    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-    "tanh": torch.tanh,
-}
 
 
 @dataclass(frozen=True)
@@ -225,7 +216,7 @@ class Checkpoint:
 
     def linear(self, name: str, out_size: int, in_size: int) -> Linear:
         """The affine map of this name. Raises: ToolkitError as ``take``."""
-        return Linear(self.take(f"{name}.weight", out_size, in_size), self.take(f"{name}.bias", out_size))
+        return linear(self.take(f"{name}.weight", out_size, in_size), self.take(f"{name}.bias", out_size))
 
     def _error(self, what: str) -> ToolkitError:
         return ToolkitError(what, str(self._folder), "Fetch the model again.", code="damaged_model")
@@ -265,31 +256,6 @@ def _modern(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """A matrix [out, in] and a vector [out]."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The affine map of x [T, in]."""
-        return F.linear(x, self.weight, self.bias)
-
-
-@dataclass(frozen=True)
-class Norm:
-    """A layer norm over the last dimension."""
-
-    weight: Tensor
-    bias: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The normalised x [T, N]."""
-        return F.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps)
-
-
-@dataclass(frozen=True)
 class Layer:
     """One block: attention and feed-forward, each followed by a norm over the sum with its input."""
 
@@ -312,7 +278,6 @@ class Encoder:
         self._norm = self._take_norm("embeddings.LayerNorm")
         self._layers = [self._take_layer(f"{config.family.layer}.{n}") for n in range(config.layers)]
         self._bias = self._take_bias()
-        self._activation = ACTIVATIONS[config.activation]
         self._counting = torch.arange(len(self._positions), device=self.device)
 
     @property
@@ -344,8 +309,8 @@ class Encoder:
         x = self._norm(F.embedding(ids, self._words) + F.embedding(places, self._positions))
         for layer in self._layers:
             q, k, v = layer.qkv(x).view(len(x), 3, self.config.heads, -1).unbind(1)
-            x = layer.attention_norm(layer.output(attention(q, k, v, where).flatten(1)) + x)
-            x = layer.output_norm(layer.reduce(self._activation(layer.expand(x))) + x)
+            x = layer.attention_norm(layer.output.added(attention(q, k, v, where).flatten(1), x))
+            x = layer.output_norm(layer.reduce.added(layer.expand.activated(x, self.config.activation), x))
         return x
 
     def _places(self, lengths: Sequence[int], seconds: Sequence[int | None]) -> Tensor:
@@ -377,9 +342,11 @@ class Encoder:
     def _take_layer(self, prefix: str) -> Layer:
         config, family = self.config, self.config.family
         hidden, wide = config.hidden, config.intermediate
-        parts = [self._source.linear(f"{prefix}.{n}", hidden, hidden) for n in (family.query, family.key, family.value)]
+        names = [f"{prefix}.{name}" for name in (family.query, family.key, family.value)]
+        weights = [self._source.take(f"{name}.weight", hidden, hidden) for name in names]
+        biases = [self._source.take(f"{name}.bias", hidden) for name in names]
         return Layer(
-            qkv=Linear(torch.cat([p.weight for p in parts]), torch.cat([p.bias for p in parts])),
+            qkv=linear(torch.cat(weights), torch.cat(biases)),
             output=self._source.linear(f"{prefix}.{family.output}", hidden, hidden),
             attention_norm=self._take_norm(f"{prefix}.{family.attention_norm}"),
             expand=self._source.linear(f"{prefix}.{family.expand}", wide, hidden),

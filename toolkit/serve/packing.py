@@ -24,7 +24,7 @@ def can_pack(device: str, dtype: str) -> bool:
 def pack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same weights, matrices of products packed and everything in memory of its own; a shared head gets its own."""
     whole = {HEAD: weights[EMBEDDING], **weights}
-    return {name: _packed(tensor) if is_product(name) else tensor.clone() for name, tensor in whole.items()}
+    return {name: packed_matrix(tensor) if is_product(name) else tensor.clone() for name, tensor in whole.items()}
 
 
 def is_product(name: str) -> bool:
@@ -32,6 +32,7 @@ def is_product(name: str) -> bool:
     return name == HEAD or name.endswith("_proj.weight")
 
 
-def _packed(weight: Tensor) -> Tensor:
+def packed_matrix(weight: Tensor) -> Tensor:
+    """The same matrix [out, in], readable by oneDNN alone."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
     return packed

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from toolkit.errors import ToolkitError
 from toolkit.serve.batcher import Tokens
-from toolkit.serve.encoder import ACTIVATIONS, Checkpoint, EncoderConfig
+from toolkit.serve.encoder import Checkpoint, EncoderConfig
 from toolkit.serve.sentence import SentenceConfig, SentenceTokenizer
 from toolkit.serve.tokenizer import read_json
 
@@ -54,7 +54,7 @@ class HeadScorer:
         family = config.family
         self.scoring = scoring
         self._dense = source.linear(family.head_dense, config.hidden, config.hidden)
-        self._activation = ACTIVATIONS[family.head_activation]
+        self._activation = family.head_activation
         self._out = source.linear(family.head_out, 1, config.hidden)
 
     @classmethod
@@ -69,7 +69,7 @@ class HeadScorer:
 
     def logits(self, vectors: Sequence[Tensor]) -> Tensor:
         """The head's one logit for each pair [n]."""
-        return self._out(self._activation(self._dense(torch.stack(list(vectors))))).squeeze(-1)
+        return self._out(self._dense.activated(torch.stack(list(vectors)), self._activation)).squeeze(-1)
 
     def scores(self, vectors: Sequence[Tensor]) -> Tensor:
         """The score of each document [n]."""
