@@ -5,42 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.assemble.paths import Paths
+from toolkit.config import load
+from toolkit.config.load import LoadedRecipe
 from toolkit.config.models import Deployment, Recipe, Service
+from toolkit.errors import ToolkitError
 from toolkit.plan.need import Need, from_model_config
-from toolkit.runtimes import sglang, transformers, vllm
+from toolkit.runtimes import sglang, transformers, trtllm_served, vllm
 from toolkit.runtimes.generative import Sizes
-from toolkit.units import GIB
 
 _SIZES: Mapping[str, Callable[[Service, int | None], Sizes]] = {
+    "trtllm": trtllm_served.sizes,
     "vllm": vllm.sizes,
     "sglang": sglang.sizes,
     "transformers": transformers.sizes,
 }
 # Of the frontend's --max-batch.
 DEFAULT_MAX_BATCH = 32
-
-
-@dataclass(frozen=True)
-class _Server:
-    """The options of a program that decide over its memory, with their defaults; ``graph_pool_bytes`` at most."""
-
-    max_seq_len: str
-    max_num_tokens: tuple[str, int]
-    max_batch_size: tuple[str, int]
-    tokens_per_block: int
-    graph_pool_bytes: int
-
-
-# Capturing CUDA graphs took 1 to 3 GiB in public reports.
-_GRAPH_POOL_BYTES = 3 * GIB
-_SERVERS = {
-    "trtllm": _Server("max_seq_len", ("max_num_tokens", 8192), ("max_batch_size", 2048), 32, _GRAPH_POOL_BYTES),
-}
 
 
 def read(deployment: Deployment, paths: Paths) -> dict[str, Need]:
@@ -61,6 +46,9 @@ def _read(deployment: Deployment, paths: Paths, *, on_gpus: bool) -> dict[str, N
             continue
         engine = paths.engines.get(service.engine or "")
         recipe = engine.recipe.model if engine else None
+        if engine and (need := _of_checkpoint(engine.recipe, service)):
+            found[name] = need
+            continue
         folder = paths.source(name, service)
         config = _config(folder) if folder is not None else None
         if folder is not None and config is not None and (need := _need(config, folder, service, recipe)):
@@ -71,9 +59,7 @@ def _read(deployment: Deployment, paths: Paths, *, on_gpus: bool) -> dict[str, N
 def _need(config: Mapping[str, Any], folder: Path, service: Service, recipe: Recipe | None) -> Need | None:
     weights_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors")) or None
     if recipe is not None:
-        return _of_engine(config, weights_bytes, recipe)
-    if service.runtime in _SERVERS:
-        return _of_model(config, weights_bytes, service, _SERVERS[service.runtime])
+        return _of_engine(config, weights_bytes, recipe, service)
     if service.runtime in _SIZES:
         return _of_generative(config, weights_bytes, service)
     return _of_encoder(config, weights_bytes, service) if service.runtime == "flash" else None
@@ -99,12 +85,37 @@ def _of_generative(config: Mapping[str, Any], weights_bytes: int | None, service
     )
 
 
-def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Recipe) -> Need:
+def _of_checkpoint(recipe: LoadedRecipe, service: Service) -> Need | None:
+    """The need of an engine of a converted checkpoint, which decides over data types; None: there is none to read."""
+    if recipe.model.checkpoint is None:
+        return None
+    with suppress(ToolkitError):
+        folder = load.resolve(recipe.file, recipe.model.checkpoint)
+        config = _config(folder)
+        if config is not None and config.get("num_hidden_layers") and "mapping" in config:
+            kv_algo = (config.get("quantization") or {}).get("kv_cache_quant_algo")
+            weights_bytes = sum(path.stat().st_size for path in folder.glob("rank*.safetensors")) or None
+            told = {**config, "head_dim": config.get("head_size")}
+            asked = recipe.model.model_copy(update={"dtype": "auto"})
+            return _of_engine(told, weights_bytes, asked, service, kv_dtype_bytes=1 if kv_algo else None)
+    return None
+
+
+def _of_engine(
+    config: Mapping[str, Any],
+    weights_bytes: int | None,
+    recipe: Recipe,
+    service: Service,
+    kv_dtype_bytes: int | None = None,
+) -> Need:
+    """A checkpoint whose recipe does not say by how much it is divided has the service's sizes, or is refused later."""
+    said = recipe.model_fields_set
     return from_model_config(
         config,
         weights_bytes,
-        tp_size=recipe.tp_size,
-        pp_size=recipe.pp_size,
+        tp_size=recipe.tp_size if "tp_size" in said else service.tp_size,
+        pp_size=recipe.pp_size if "pp_size" in said else service.pp_size,
+        kv_dtype_bytes=kv_dtype_bytes,
         max_seq_len=recipe.limits.max_seq_len,
         max_batch_size=recipe.limits.max_batch_size,
         max_num_tokens=recipe.limits.max_num_tokens,
@@ -113,29 +124,6 @@ def _of_engine(config: Mapping[str, Any], weights_bytes: int | None, recipe: Rec
         graph_pool_bytes=0,
         fused_attention=recipe.fmha == "enable",
     )
-
-
-def _of_model(config: Mapping[str, Any], weights_bytes: int | None, service: Service, server: _Server) -> Need:
-    """A model that its server loads itself, with the server's options or defaults."""
-    given = {str(key).lstrip("-").replace("-", "_"): value for key, value in service.options.items()}
-    text = config.get("text_config") or config
-    length = given.get(server.max_seq_len, text.get("max_position_embeddings"))
-    tokens, batch = (given.get(name, default) for name, default in (server.max_num_tokens, server.max_batch_size))
-    return from_model_config(
-        config,
-        weights_bytes,
-        tp_size=service.tp_size,
-        pp_size=service.pp_size,
-        max_seq_len=_count(length),
-        max_batch_size=_count(batch),
-        max_num_tokens=_count(tokens),
-        tokens_per_block=server.tokens_per_block,
-        graph_pool_bytes=server.graph_pool_bytes,
-    )
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 1 else None
 
 
 def _of_encoder(config: Mapping[str, Any], weights_bytes: int | None, service: Service) -> Need:

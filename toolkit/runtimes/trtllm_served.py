@@ -9,14 +9,17 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from toolkit.config.models import Recipe
+from toolkit.config.models import Recipe, Service
 from toolkit.errors import ToolkitError
-from toolkit.runtimes import trtllm_release
+from toolkit.runtimes import program_options, trtllm_release
 from toolkit.runtimes.base import Context
+from toolkit.runtimes.generative import DEFAULT_NUM_TOKENS, GRAPH_POOL_BYTES, Sizes, kv_dtype_bytes_of
 from toolkit.runtimes.trtllm_guards import CHUNKED_PREFILL, DRAFT_TOKENS, KV_REUSE
 from toolkit.runtimes.trtllm_options import Given
 from toolkit.runtimes.trtllm_release import Release
 
+# Of trtllm-serve's PyTorch mode.
+DEFAULT_BATCH_SIZE, BLOCK_TOKENS = 2048, 32
 LIMITS = ("max_batch_size", "max_num_tokens", "max_seq_len")
 NONE = dict.fromkeys((KV_REUSE, CHUNKED_PREFILL, DRAFT_TOKENS), False)
 
@@ -96,7 +99,7 @@ def check_tokenizer(context: Context, served: Served, given: Given) -> None:
         raise ToolkitError(
             "nothing tells the tokenizer of its engine",
             f"services.{context.name}.engine",
-            "Name 'model' in its recipe, or write 'options: {tokenizer: FOLDER}'.",
+            "Name 'model' in its recipe (or beside 'adopted'), or write 'options: {tokenizer: FOLDER}'.",
             code="no_tokenizer",
         )
 
@@ -206,6 +209,22 @@ def _model(context: Context, release: Release) -> Served:
     if vanilla:
         return Served(trtllm_release.PYTORCH, folder, backend, able=NONE, reuse=False, vanilla=True)
     return Served(trtllm_release.PYTORCH, folder, backend)
+
+
+def sizes(service: Service, positions: int | None) -> Sizes:
+    """What the options of a model in PyTorch mode say of its sizes; ``positions``: what the model was made for."""
+    options, count = service.options, program_options.count_of
+    tokens = count(options, "max_num_tokens") or DEFAULT_NUM_TOKENS
+    # Its attention without own kernels has blocks of a whole step.
+    block = tokens if service.attention == "vanilla" else BLOCK_TOKENS
+    return Sizes(
+        max_seq_len=count(options, "max_seq_len") or positions,
+        max_num_tokens=tokens,
+        max_batch_size=count(options, "max_batch_size") or DEFAULT_BATCH_SIZE,
+        tokens_per_block=block,
+        kv_dtype_bytes=kv_dtype_bytes_of(options),
+        graph_pool_bytes=GRAPH_POOL_BYTES,
+    )
 
 
 def check_limits(context: Context, served: Served, given: Given) -> None:
