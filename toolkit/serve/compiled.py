@@ -293,9 +293,10 @@ def _budget_bytes(info: Mapping[str, Any], device: str) -> int | None:
     """What the ledger's budget leaves for the KV cache on a GPU; None: main memory, which has no budget."""
     if not device.startswith("cuda"):
         return None
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    allowed_bytes = int(torch.cuda.get_per_process_memory_fraction(device) * total_bytes)
-    allowed_bytes -= torch.cuda.memory_reserved(device)
+    index = torch.device(device).index or 0  # not every function takes a device without one
+    free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+    allowed_bytes = int(torch.cuda.get_per_process_memory_fraction(index) * total_bytes)
+    allowed_bytes -= torch.cuda.memory_reserved(index)
     return min(free_bytes, allowed_bytes) - workspace_bytes(info)
 
 
