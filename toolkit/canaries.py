@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any
 
+# Asked in this order where nobody wrote a prompt: the first that the model is sure about.
+PROMPTS = ("The capital of France is", "One, two, three, four,", "Monday, Tuesday, Wednesday,")
 # Each is one token or more in any tokenizer, so that so many words are at least so many tokens.
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 # What long prompts ask for stands at their very beginning, in the blocks and chunks that must be read for the answer.

@@ -14,7 +14,7 @@ import pytest
 
 from tests.build import trtllm_bench
 from tests.build.packages import UNFUSED_CALL, archive, library
-from toolkit.build import BuiltEngine, describe, ensure
+from toolkit.build import BuiltEngine, describe, ensure, reference
 from toolkit.config import load
 from toolkit.store import Store
 
@@ -95,7 +95,8 @@ def bench(tmp_path: Path, quick_compiler: Path) -> Bench:
 
 
 @pytest.fixture
-def trtllm(tmp_path: Path) -> trtllm_bench.TrtllmBench:
+def trtllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> trtllm_bench.TrtllmBench:
+    monkeypatch.setattr(reference, "run_child", lambda argv, env: reference.Outcome(reference.NO_TRANSFORMERS, "", ""))
     return trtllm_bench.make(tmp_path)
 
 

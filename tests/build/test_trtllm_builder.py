@@ -11,7 +11,7 @@ import pytest
 
 from tests.build.trtllm_bench import IMPATIENT, RELEASES, TrtllmBench
 from tests.standins import trtllm_build as standin
-from toolkit.build import describe
+from toolkit.build import describe, trtllm_readback
 from toolkit.build.trtllm_machine import BuildGpu, Machine
 from toolkit.errors import ToolkitError
 from toolkit.units import GIB
@@ -44,6 +44,8 @@ def test_the_command_of_every_release_is_accepted_and_kept(
     assert plugins["context_fmha"] is (fmha == "enable")
     if fmha == "disable":
         assert not [name for name, value in plugins.items() if "context_fmha" in name and value]
+    chosen = trtllm.choose(release, f"checkpoint: ckpt\nfmha: {fmha}\n")
+    assert list(trtllm_readback.switched(trtllm_readback.read(trtllm.folder / "out"), chosen)) == []
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -19,15 +19,13 @@ from toolkit.assemble.paths import Paths
 from toolkit.build import answers, reference
 from toolkit.canaries import CanarySet
 from toolkit.config.load import LoadedDeployment
-from toolkit.config.models import Canary, Service
+from toolkit.config.models import Canary, HttpRequest, Service
 from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.files import read_json
 from toolkit.runtimes import canary_reach, flash, generation_canary
 from toolkit.runtimes.canary_reach import Served
 
 Report = Callable[[str], None]
-# Asked in this order where nobody wrote a prompt: the first that the model is sure about.
-_PROMPTS = (Canary().prompt, "One, two, three, four,", "Monday, Tuesday, Wednesday,")
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,8 @@ def _tried(make: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | 
 def _of_service(case: _Case, world: World, report: Report) -> Mapping[str, Any] | None:
     if case.service.runtime == "flash":
         return _embedding(case, world)
+    if isinstance(case.service.canary, HttpRequest):
+        return None  # it says itself what is right
     return _generation(case, world, report) if case.service.runtime in canary_reach.GENERATIVE else None
 
 
@@ -111,7 +111,7 @@ class _Case:
     @property
     def prompts(self) -> tuple[str, ...]:
         """One where somebody wrote it, else several to choose from."""
-        return (self.canary.prompt,) if self.canary.model_fields_set & {"prompt", "expected"} else _PROMPTS
+        return (self.canary.prompt,) if self.canary.model_fields_set & {"prompt", "expected"} else canaries.PROMPTS
 
     def pythons(self) -> tuple[Path, ...]:
         """The service's own first; one inside an image cannot be started from here."""

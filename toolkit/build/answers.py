@@ -24,7 +24,7 @@ BUDGET_S = 240.0
 # Beside float32 weights: cache and scores of the longest prompt. Read for 135M parameters: 0.9 GiB, libraries included.
 _BESIDE_BYTES = 2 * GIB
 _FLOAT32_BYTES = 4
-_STORED_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _recorded(path: Path) -> Mapping[str, Any] | None:
 def float32_bytes(model_dir: Path) -> int | None:
     """Memory that the model's weights take in float32; None: it has no weights in safetensors files."""
     stored_bytes = sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
-    return stored_bytes * _FLOAT32_BYTES // _STORED_BYTES[stored_dtype(model_dir)] if stored_bytes else None
+    return stored_bytes * _FLOAT32_BYTES // DTYPES[stored_dtype(model_dir)] if stored_bytes else None
 
 
 def stored_dtype(model_dir: Path) -> str:
@@ -94,7 +94,7 @@ def stored_dtype(model_dir: Path) -> str:
     config = read_json(model_dir / "config.json", default={})
     several = (config, config.get("text_config")) if isinstance(config, dict) else ()
     named = [part.get(name) for part in several if isinstance(part, dict) for name in ("dtype", "torch_dtype")]
-    return next((str(name) for name in named if name in _STORED_BYTES), "bfloat16")
+    return next((str(name) for name in named if name in DTYPES), "bfloat16")
 
 
 def _check_memory(model_dir: Path, available_bytes: int) -> None:

@@ -214,6 +214,7 @@ def _manifest(engine: EngineConfig, name: str) -> dict[str, Any]:
                 "compute_capability": None,
                 "unfused_workspace_bytes": None,
                 "features": dict(trtllm_guards.features(engine)),
+                "canary_set": None,
             },
         },
         "files": files,

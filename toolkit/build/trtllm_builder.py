@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.build import foreign, trtllm_commands, trtllm_failures, trtllm_guards, trtllm_machine, trtllm_readback
+from toolkit.build import (
+    foreign,
+    trtllm_canary,
+    trtllm_commands,
+    trtllm_failures,
+    trtllm_guards,
+    trtllm_machine,
+    trtllm_readback,
+)
 from toolkit.build import trtllm_recipe as recipes
 from toolkit.build.engine import BuiltEngine
 from toolkit.build.foreign import PATIENT, Ended, HungError, Patience
@@ -208,13 +216,14 @@ def _build(asked: Asked, chosen: Chosen, folder: Path, world: World, converted: 
         command = trtllm_commands.build(asked, fitted, places, world.python, world.environ, workers=workers, gpus=gpus)
         engine, notes = _check(job, _run(command, job))
         _keep_timing_cache(places)
+    right, told = trtllm_canary.record(asked, engine, world.python, world.store, world.report)
     return {
         "builder": "trtllm",
         "commands": [{"argv": list(each.argv), "env": dict(each.env)} for each in (*converted, command)],
         "fmha": _fmha(asked, engine),
         "guards": list(_guards(asked, needed)),
-        "notes": [*chosen.notes, *notes, *trtllm_machine.notes(world.machine)],
-        "engine": _engine(job, engine, needed),
+        "notes": [*chosen.notes, *notes, *trtllm_machine.notes(world.machine), told],
+        "engine": {**_engine(job, engine, needed), "canary_set": right},
     }
 
 

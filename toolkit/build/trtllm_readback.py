@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class EngineConfig:
     kv_cache_type: str | None
     plugins: Mapping[str, Any]
     ranks: tuple[int, ...]
+    quantization: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -62,6 +63,7 @@ class EngineConfig:
             "trtllm_version": self.version, "architecture": self.architecture, "dtype": self.dtype,
             "tp_size": self.tp_size, "pp_size": self.pp_size, "world_size": self.world_size,
             "limits": dict(self.limits), "kv_cache_type": self.kv_cache_type, "plugin_config": dict(self.plugins),
+            "quantization": dict(self.quantization),
         }  # fmt: skip
 
 
@@ -87,7 +89,7 @@ def read(folder: Path) -> EngineConfig:
         folder, _text(config.get("version")), _text(model.get("architecture", model.get("name"))),
         _text(model.get("dtype", model.get("precision"))), tp_size, pp_size,
         _count(mapping.get("world_size"), sizes),
-        dict(_limits(build)), _kv_type(build, plugins), plugins, ranks,
+        dict(_limits(build)), _kv_type(build, plugins), plugins, ranks, _quantization(model),
     )  # fmt: skip
 
 
@@ -110,6 +112,12 @@ def _parts(config: Mapping[str, Any]) -> _Parts | None:
 def _ranks(folder: Path) -> tuple[int, ...]:
     found = [(RANK.fullmatch(path.name), path) for path in folder.iterdir()]
     return tuple(sorted(int(match[1]) for match, path in found if match and path.stat().st_size > 0))
+
+
+def _quantization(model: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How weights and KV cache are quantised, where either is."""
+    told = _mapping(model.get("quantization"))
+    return {name: told[name] for name in ("quant_algo", "kv_cache_quant_algo") if told.get(name)}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
