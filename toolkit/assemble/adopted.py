@@ -42,7 +42,8 @@ def _not_one(wanted: str, found: Sequence[Entry], entries: Sequence[Entry], wher
         what = f"{len(found)} engines are named '{wanted}'"
         return ToolkitError(what, where, f"Name one by its fingerprint: {digits}.", code="ambiguous_engine")
     near = suggestion(wanted, [entry.name for entry in entries])
-    return ToolkitError(f"the store holds no engine '{wanted}'", where, near or _ADOPT, code="engine_missing")
+    hint = f"{near} {_ADOPT}" if near else _ADOPT
+    return ToolkitError(f"the store holds no engine '{wanted}'", where, hint, code="engine_missing")
 
 
 def recipe(deployment: LoadedDeployment, use: EngineUse, entry: Entry | None) -> LoadedRecipe:
