@@ -403,9 +403,10 @@ def test_mpirun_binds_nothing_and_each_rank_pins_itself() -> None:
     assert (options["count"], options["bind"]) == (["2"], ["none"])
     assert "--oversubscribe" in options
     assert "--allow-run-as-root" not in options
-    assert options["output"] == ["/run/llm/ranks"]
+    assert options["output"] == ["logs"]
     assert set(options["export"]) == set(made.env) - {"COEXIST_TOKEN"}
     assert rank[:7] == ["/opt/env/bin/python", "-I", "-S", str(PIN), "--ranks", "0-1/2-3", "--"]
+    assert made.rank_logs
     assert made.programs == ("/env/bin/trtllm-serve", "/env/bin/trtllm-llmapi-launch")
     as_root = TrtllmRuntime(as_root=True).launch(
         engine_context(engine_service(options={"launcher": "mpirun"})), assignment()

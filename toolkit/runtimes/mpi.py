@@ -39,8 +39,9 @@ def ranks(
 
 
 def pinned(argv: Iterable[str], rank_cpus: tuple[tuple[int, ...], ...], python: Path) -> tuple[str, ...]:
-    """``argv`` behind the wrapper that takes the CPUs of its rank; without CPUs ``argv`` itself."""
+    """``argv`` behind the wrapper that takes the CPUs of its rank; one entry is everybody's, none leaves ``argv``."""
     if not rank_cpus:
         return tuple(argv)
     lists = "/".join(format_cpu_list(cpus) for cpus in rank_cpus)
-    return (str(python), "-I", "-S", str(PIN), "--ranks", lists, "--", *argv)
+    option = "--cpus" if len(rank_cpus) == 1 else "--ranks"
+    return (str(python), "-I", "-S", str(PIN), option, lists, "--", *argv)

@@ -21,7 +21,6 @@ from toolkit.runtimes.trtllm_served import Served
 from toolkit.units import format_cpu_list
 
 LAUNCH = "trtllm-llmapi-launch"
-RANKS_FOLDER = "ranks"
 # How its log shows the arguments it took, where it does: another backend than VANILLA stands there.
 _OTHER_BACKEND = r"attn_backend['\"]?\s*[=:]\s*['\"]?(?!VANILLA\b)[A-Z_]+"
 
@@ -50,6 +49,7 @@ class Job:
             notes=tuple(self._notes()),
             files=self._files(),
             log_checks=tuple(_log_checks(self.served)),
+            rank_logs=by_mpirun,
             programs=(argv[0], str(self._llmapi_launch)) if by_mpirun else (),
         )
 
@@ -114,7 +114,7 @@ class Job:
             self._world_size,
             rank_cpus=self.assignment.rank_cpus,
             env=env,
-            output_dir=self.context.run_dir / RANKS_FOLDER,
+            output_dir=self.context.log_dir,
             python=self.context.python,
             as_root=as_root,
         )
