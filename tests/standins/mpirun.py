@@ -51,14 +51,26 @@ def check(options: dict[str, list[str]]) -> int:
     return count
 
 
+def split(argv: list[str]) -> list[list[str]]:
+    """The applications that colons separate."""
+    found: list[list[str]] = [[]]
+    for word in argv:
+        if word == ":":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
 def main(argv: list[str]) -> int:
     try:
-        options, program = parse(argv)
-        count = check(options)
+        contexts = [parse(part) for part in split(argv)]
+        counts = [check({**contexts[0][0], **options}) for options, _ in contexts]
     except RefusedError as refused:
         print(refused, file=sys.stderr)
         return 1
-    ranks = [start(rank, count, options, program) for rank in range(count)]
+    options, programs = contexts[0][0], [program for at, (_, program) in enumerate(contexts) for _ in range(counts[at])]
+    ranks = [start(rank, len(programs), options, program) for rank, program in enumerate(programs)]
     signal.signal(signal.SIGTERM, lambda *_: [rank.terminate() for rank in ranks])
     pumps = [threading.Thread(target=pump, args=(rank, number, options)) for number, rank in enumerate(ranks)]
     for each in pumps:

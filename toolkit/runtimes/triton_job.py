@@ -23,10 +23,12 @@ from toolkit.runtimes.base import (
     LogCheck,
     Probes,
 )
+from toolkit.runtimes.containers import OF_THIS_MACHINE
 from toolkit.runtimes.generation_canary import canary_of
 from toolkit.runtimes.triton_engine import Engine, release
 from toolkit.runtimes.triton_options import Given
 from toolkit.runtimes.triton_repository import CONFIG, INNER
+from toolkit.units import format_cpu_list
 
 REPOSITORY = "repository"
 LIVE, READY = HttpProbe("/v2/health/live"), HttpProbe("/v2/health/ready")
@@ -119,7 +121,8 @@ class Job:
 
     def _ranks(self, env: Mapping[str, str], as_root: bool) -> tuple[str, ...]:
         """One server a rank, as the back end wants it; each rank's output in a file of its own."""
-        names = sorted(name for name in env if name not in mpi.NOT_PASSED)
+        absent = OF_THIS_MACHINE if self._in_container else ()
+        names = sorted(name for name in env if name not in (*mpi.NOT_PASSED, *absent))
         passed = tuple(word for name in names for word in ("-x", name))
         words = [
             *(mpi.MPIRUN, "--bind-to", "none", "--oversubscribe"),
@@ -132,8 +135,10 @@ class Job:
 
     def _pinned(self, rank: int) -> tuple[str, ...]:
         cpus = self.assignment.rank_cpus
-        alone = () if self._in_container or not cpus else (cpus[rank],)
-        return mpi.pinned(self._server(rank), alone, self.context.python)
+        if self._in_container or not cpus:
+            return self._server(rank)
+        alone = ("--cpus", format_cpu_list(cpus[rank]))
+        return (str(self.context.python), "-I", "-S", str(mpi.PIN), *alone, "--", *self._server(rank))
 
     @property
     def _in_container(self) -> bool:
