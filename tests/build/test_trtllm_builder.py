@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.build.trtllm_bench import IMPATIENT, RELEASES, TrtllmBench
+from tests.build.trtllm_bench import IMPATIENT, RELEASES, ROOT, TrtllmBench
 from tests.standins import trtllm_build as standin
 from toolkit.build import describe, trtllm_readback
 from toolkit.build.trtllm_machine import BuildGpu, Machine
@@ -156,6 +158,37 @@ def test_ctrl_c_ends_the_builder_and_workers_that_left_its_session(trtllm: Trtll
     thread.join()
     pids = [int(pid) for pid in hanging.read_text().split()]
     assert len(pids) == 3
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if not gone(pid)], timeout=10)
+    assert all(gone(pid) for pid in pids)
+    assert trtllm.published() == []
+
+
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_plain_kill_of_the_command_ends_the_builders_whole_tree_and_leaves_nothing(
+    signals: int, trtllm: TrtllmBench
+) -> None:
+    trtllm.install("0.21.0", "hang_with_children")
+    recipe, deployment = trtllm.recipe(), trtllm.folder / "two.yaml"
+    deployment.write_text(
+        f"version: 1\nname: two\nenvironments: {{trtllm: {{python: {trtllm.python}}}}}\n"
+        f"engines: {{llm: {{recipe: {recipe.file}, environment: trtllm}}}}\n"
+        "services: {llm: {runtime: trtllm, engine: llm, environment: trtllm}}\n"
+    )
+    environ = {**trtllm.environ, "COEXIST_HOME": str(trtllm.store.root)}
+    argv = [sys.executable, "-m", "toolkit.cli", "build", str(deployment), "--json"]
+    command = subprocess.Popen(argv, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    hanging = trtllm.folder / "hanging"
+    try:
+        while command.poll() is None and not (hanging.exists() and len(hanging.read_text().split()) == 3):
+            time.sleep(0.02)
+        pids = [int(pid) for pid in hanging.read_text().split()]
+        for _ in range(signals):
+            command.terminate()
+        output, told = command.communicate(timeout=60)
+    finally:
+        command.kill()
+    assert command.returncode == 130, told
+    assert json.loads(output)["error"]["code"] == "interrupted"
     psutil.wait_procs([psutil.Process(pid) for pid in pids if not gone(pid)], timeout=10)
     assert all(gone(pid) for pid in pids)
     assert trtllm.published() == []

@@ -173,13 +173,18 @@ def _started(command: Command, output: int, cwd: Path) -> Iterator[subprocess.Po
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a tree: also those that left its session, and those whose parent is gone already."""
+    """Ends a tree: also those that left its session, and those whose parent is gone already.
+
+    A second Ctrl-C, or a second SIGTERM, cuts the grace short and leaves nothing either.
+    """
     living = tree(process.pid)
-    if process.poll() is None:
-        _tell(process.pid, living, signal.SIGTERM)
-        psutil.wait_procs(living, timeout=_TERM_GRACE_S)
-    _tell(process.pid, living, signal.SIGKILL)
-    process.wait()
+    try:
+        if process.poll() is None:
+            _tell(process.pid, living, signal.SIGTERM)
+            psutil.wait_procs(living, timeout=_TERM_GRACE_S)
+    finally:
+        _tell(process.pid, living, signal.SIGKILL)
+        process.wait()
 
 
 def _tell(session: int, living: list[psutil.Process], number: signal.Signals) -> None:
