@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.supervise.conftest import carriers, service_of, state_of, supervise, tiny, until
-from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.config.models import Restart
+from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.supervise import client
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import StateFolder, read_events
@@ -126,6 +127,28 @@ async def test_a_file_is_handed_over_through_the_socket_and_errors_come_back_who
         await asyncio.to_thread(client.reload, folder, tmp_path / "small.yaml")
     assert (small.value.code, small.value.details) == ("gpus", {"resource": "gpus", "needed": 3})
     assert seen == [tmp_path / name for name in ("new.yaml", "many.yaml", "small.yaml")]
+
+
+async def test_who_follows_a_reload_is_told_when_all_is_ready_or_what_failed(running: Start, tmp_path: Path) -> None:
+    good, bad = asked(tiny("good")), asked(tiny("bad", "exit-early", restart=Restart(max_restarts=0)))
+    supervisor: Supervisor = await running(good)
+    folder = Path(supervisor._folder.path)
+    assert (await asyncio.to_thread(client.wait_ready, folder, 30.0))["ready"]
+    supervisor.apply([good, bad])
+    with pytest.raises(ToolkitError, match="'bad' failed: exited with status 3") as caught:
+        await asyncio.to_thread(client.wait_ready, folder, 30.0)
+    assert caught.value.code == "exit"
+    supervisor.apply([good, asked(tiny("slow", "hang"))])
+    with pytest.raises(NotReadyInTimeError, match=r"not ready after 0.1 s: 'good' is in SERVING; 'slow' is in PRELOAD"):
+        await asyncio.to_thread(client.wait_ready, folder, 0.1)
+
+
+async def test_who_follows_a_deployment_that_ended_is_told_which_service_failed(state_dir: Path) -> None:
+    bad = tiny("bad", "exit-early", restart=Restart(max_restarts=0))
+    with pytest.raises(ToolkitError):
+        await supervise(state_dir, bad).run("ready", 30.0)
+    with pytest.raises(ToolkitError, match="'bad' failed"):
+        await asyncio.to_thread(client.wait_ready, state_dir, 1.0)
 
 
 async def test_what_stops_or_was_not_made_from_a_file_takes_no_other(running: Start, tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ def plan_command(config: Path, host_file: Path | None, as_json: bool) -> None:
 def up_command(config: Path, detach: bool, exit_when_ready: bool, timeout: float | None, as_json: bool) -> int:
     """Plan, build, launch, warm and register. In the foreground until Ctrl-C, which drains and stops everything.
 
+    On a deployment that runs already: show what is different, and restart only that. What serves although its
+    coexist was killed (on_supervisor_death: keep) is taken over.
+
     \b
     coexist up configs/quickstart.yaml
     coexist up configs/quickstart.yaml --exit-when-ready --json

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from toolkit import workflow
 from toolkit.assemble.launches import Stage
-from toolkit.cli import deadline, interruption, output, picture
+from toolkit.cli import again, deadline, interruption, output, picture
 from toolkit.config import load
 from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
@@ -76,6 +76,8 @@ def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bo
     screen, home = Screen(), Home.find()
     started_s = time.monotonic()
     deployment = load.deployment(config)
+    if not exit_when_ready and again.runs(deployment, home):
+        return again.up(config, deployment, home, timeout_s, as_json)
     with deadline.raises_after(timeout_s, _still_preparing):
         stage = workflow.prepare(deployment, home, screen.say)
     left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
@@ -114,7 +116,7 @@ def _interrupt(supervisor: Supervisor, interrupts: list[int], number: int) -> No
 def _show_ready(supervisor: Supervisor, stage: Stage, exit_when_ready: bool, as_json: bool) -> None:
     status = supervisor.snapshot()
     if as_json:
-        output.document(status)
+        output.document({**status, "changes": None})
         return
     _show(status)
     if not exit_when_ready:
@@ -135,8 +137,11 @@ def _show(status: dict[str, Any]) -> None:
 
 def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     """Starts ``up`` in a session of its own and returns when it is ready; the exit code."""
-    name = load.deployment(config).model.name
-    folder = Home.find().state(name)
+    deployment, home = load.deployment(config), Home.find()
+    if again.runs(deployment, home):
+        return again.up(config, deployment, home, timeout_s, as_json)
+    name = deployment.model.name
+    folder = home.state(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / "up.log"
     argv = [sys.executable, str(PROGRAM), "up", str(config.absolute()), "--json"]

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
 from toolkit.names import nearest
 from toolkit.supervise import log_reader
@@ -158,6 +158,46 @@ class _UnixConnection(http.client.HTTPConnection):
 def status(state_dir: Path) -> dict[str, Any]:
     """The status document. Raises: ToolkitError when nothing runs."""
     return _ask(state_dir, "GET", "/v1/services")
+
+
+def wait_ready(state_dir: Path, timeout_s: float | None = None) -> dict[str, Any]:
+    """The status document once all is ready.
+
+    Raises: NotReadyInTimeError; ToolkitError when a service failed for good, or the deployment ended.
+    """
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while not (document := _last_status(state_dir))["ready"]:
+        if failed := [each for each in document["services"] if each["state"] == "FAILED"]:
+            raise _failed(failed[0], document)
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            states = "; ".join(f"'{each['name']}' is in {each['state']}" for each in document["services"])
+            what, hint = f"not ready after {timeout_s:g} s: {states}", "It goes on: see 'coexist status'."
+            raise NotReadyInTimeError(what, str(state_dir), hint, code="not_ready", status=document)
+        time.sleep(_POLL_S)
+    return document
+
+
+def _last_status(state_dir: Path) -> dict[str, Any]:
+    """The status; of a deployment that has just ended because a service failed, the last one."""
+    try:
+        return status(state_dir)
+    except ToolkitError:
+        document = StateFolder(state_dir).status()
+        if document is None or not any(each["state"] == "FAILED" for each in document["services"]):
+            raise
+        return {**document, "ready": False}
+
+
+def _failed(service: Mapping[str, Any], document: dict[str, Any]) -> ToolkitError:
+    name, failure = service["name"], service["last_failure"] or {}
+    return ToolkitError(
+        f"'{name}' failed: {failure.get('summary') or 'it failed'}",
+        None,
+        failure.get("advice") or f"'coexist logs {name}' shows its output.",
+        code=failure.get("class") or "service_failed",
+        services=[name],
+        status=document,
+    )
 
 
 def stop(state_dir: Path, service: str) -> None:
