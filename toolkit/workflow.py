@@ -68,13 +68,18 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     recorded = host_record.load(host_file) if host_file else None
     found = paths.as_written(deployment) if recorded else paths.find(deployment, Store(home.root))
     host = recorded or this_host()
-    made = make_plan(deployment, host, found)
-    described = {} if recorded else described_engines(deployment, found, home)
-    programs = installed(deployment.model, found.pythons, os.environ, here=not recorded)
-    stage = Stage(deployment.model, host, made, found, home, described, {}, os.environ, programs)
+    stage = _stage_to_show(deployment, host, found, home)
     shown = launches.launches(stage)
     commands = {name: (launch.argv, launch.own_env) for name, launch in shown.items()}
-    return plan_json.document(launches.with_notes(made, host, shown), commands)
+    return plan_json.document(launches.with_notes(stage.plan, host, shown), commands)
+
+
+def _stage_to_show(deployment: LoadedDeployment, host: Host, found: paths.Paths, home: Home) -> Stage:
+    """Everything that launches are made of, with nothing built; of a recorded host's environments nothing is read."""
+    made = make_plan(deployment, host, found)
+    described = {} if host.recorded else described_engines(deployment, found, home)
+    programs = installed(deployment.model, found.pythons, os.environ, here=not host.recorded)
+    return Stage(deployment.model, host, made, found, home, described, {}, os.environ, programs)
 
 
 def check_runtimes(deployment: LoadedDeployment) -> None:
@@ -213,8 +218,9 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     check_runtimes(deployment)
     folder = StateFolder(home.state(deployment.model.name))
     folder.refuse_running(deployment.model.name)
-    # Before a long build: does it fit at all?
-    make_plan(deployment, this_host(), paths.find(deployment, Store(home.root)))
+    # Before a long build: does it fit at all, and would its programs take what they are to be given?
+    stage = _stage_to_show(deployment, this_host(), paths.find(deployment, Store(home.root)), home)
+    check_programs(deployment, launches.launches(stage))
     return prepare_beside(deployment, home, report, folder.left())
 
 
