@@ -83,7 +83,8 @@ def free_port() -> int:
 def process_env(threads: int, more: dict[str, str]) -> dict[str, str]:
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    return {**kept, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **counts, **more}
+    same = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "GOMP_SPINCOUNT": "1000"}  # as coexist sets them
+    return {**kept, **same, **counts, **more}
 
 
 @contextlib.contextmanager
@@ -161,14 +162,15 @@ def ours(engine_dir: Path) -> Program:
     port = free_port()
     argv = (sys.executable, str(RUN), "engine", "--engine-dir", str(engine_dir), "--port", str(port))
     argv = (*argv, "--served-model-name", "measured", "--device", "cpu")
-    return Program("coexist", argv, port, "measured", {"COEXIST_TOKEN": TOKEN, "GOMP_SPINCOUNT": "1000"})
+    return Program("coexist", argv, port, "measured", {"COEXIST_TOKEN": TOKEN})
 
 
 def theirs(asked: Asked, *, batching: bool) -> Program:
     port, model = free_port(), str(asked.model)
     flags = ("--port", str(port), "--host", "127.0.0.1", "--dtype", asked.dtype)
-    mode = ("--continuous-batching",) if batching else ()
-    name = " ".join(("transformers serve", *mode))
+    # Its cache takes half of the machine's memory by default; what four requests need is far less.
+    mode = ("--continuous-batching", "--cb-max-memory-percent", "0.1") if batching else ()
+    name = " ".join(("transformers serve", *mode[:1]))
     return Program(name, (str(asked.transformers), "serve", model, *flags, *mode), port, model)
 
 
@@ -336,6 +338,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the numbers here too")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are stopped on the way out
     asked = read(options)
     numbers = {}
     for name in options.parts:
