@@ -65,5 +65,10 @@ def test_where_the_parts_are_unknown_there_is_no_number():
     assert knobs.vllm_gpu_memory_utilization(DeviceMemory(80 * GIB)) is None
 
 
+def test_where_only_the_weights_are_unknown_the_whole_budget_is_the_share():
+    memory = DeviceMemory(80 * GIB, 39 * GIB, GIB, free_bytes=79 * GIB, free_beside_all_bytes=40 * GIB)
+    assert knobs.trtllm_free_fraction(memory, capped=False) == 0.5
+
+
 def test_a_device_without_room_gives_no_fraction_of_nothing():
     assert knobs.trtllm_free_fraction(DeviceMemory(8, 4, 1, 2, 1, 1, 2, 2), capped=False) == 0.0

@@ -312,6 +312,8 @@ def test_a_sharer_that_cannot_be_held_to_its_part_is_refused() -> None:
     parts = assignment(memory=(DeviceMemory(80 * GIB, 40 * GIB, GIB),))
     shared = engine_service(gpus={"count": 1, "share": True}, gpu_memory="40GiB")
     assert refusal(shared, given=parts).code == "no_budget"
+    elsewhere = launch(shared, given=parts, program=program("1.2.0", origin="declared"))
+    assert any("may pass its budget" in note for note in elsewhere.notes)
 
 
 @pytest.mark.parametrize(

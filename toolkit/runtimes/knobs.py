@@ -51,13 +51,15 @@ def trtllm_free_fraction(memory: DeviceMemory, *, capped: bool) -> float | None:
     """TensorRT-LLM's ``free_gpu_memory_fraction``: of what is free when the KV cache is made, weights already there.
 
     ``capped``: ``max_tokens`` holds beside it, so it may assume the least that can be free and still never bind too
-    early; else it assumes the most. None: unknown. Source: TensorRT-LLM KvCacheConfig, the lesser of the two counts.
+    early; else it assumes the most. None: unknown. Where only weights are unknown it is the whole budget's share: they
+    come on top by the part of them that the share leaves. Source: TensorRT-LLM KvCacheConfig, the lesser of the two.
     """
     free_bytes = memory.free_beside_all_bytes if capped else memory.free_bytes
-    if memory.kv_bytes is None or memory.fixed_bytes is None or free_bytes is None:
+    kv_bytes = memory.budget_bytes if memory.kv_bytes is None else memory.kv_bytes
+    if kv_bytes is None or free_bytes is None:
         return None
-    left_bytes = free_bytes - memory.context_bytes - memory.fixed_bytes
-    return fraction_of(min(memory.kv_bytes, left_bytes), left_bytes) if left_bytes > 0 else 0.0
+    left_bytes = free_bytes - memory.context_bytes - (memory.fixed_bytes or 0)
+    return fraction_of(min(kv_bytes, left_bytes), left_bytes) if left_bytes > 0 else 0.0
 
 
 def sglang_mem_fraction_static(memory: DeviceMemory) -> float | None:

@@ -150,8 +150,12 @@ def _program(context: Context) -> tuple[Path, Release]:
 
 
 def _check_budget(context: Context, memory: KvCache) -> None:
-    """A sharer of a GPU whose KV cache nothing bounds would take its neighbours' memory."""
-    if context.service.gpus.share and memory.notes and memory.free_fraction is None:
+    """A sharer of a GPU that nothing holds to its part would take its neighbours' memory.
+
+    Where the models are not at hand (a plan for another machine) nothing is known of any, and nothing starts.
+    """
+    here = context.program is not None and context.program.origin == "installed"
+    if context.service.gpus.share and here and not memory.bounded:
         raise ToolkitError(
             "how much of its budget its weights take is not known, so it can't be held to its part of a shared GPU",
             f"services.{context.name}.gpus.share",

@@ -122,7 +122,7 @@ class Job:
     def _notes(self) -> Iterator[str]:
         yield from self.release.notes
         yield from generative.notes(self.context.service, self.assignment, knob="free_gpu_memory_fraction")
-        yield from self.memory.notes
+        yield from () if self.memory.note is None else (self.memory.note,)
         yield from trtllm_llm_args.notes(self._llm_args(), self.served, self.release)
         yield from _attention_notes(self.served, self.release)
         yield from self._rank_notes()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -16,33 +16,43 @@ from toolkit.runtimes.trtllm_served import Served
 
 FILE_NAME = "llm-api-options.yaml"
 VANILLA = "VANILLA"
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
 class KvCache:
-    """What the KV cache may take: a fraction of what is free then, and tokens; None: not known, or not to be told."""
+    """What the KV cache may take: a fraction of what is free then, and tokens; None: not known, or not to be told.
+
+    ``bounded``: with it the service stays within its budget.
+    """
 
     free_fraction: float | None = None
     max_tokens: int | None = None
-    notes: tuple[str, ...] = ()
+    bounded: bool = True
+    note: str | None = None
 
 
 def kv_cache(assignment: Assignment, release: Release) -> KvCache:
     """The ledger's budget in TensorRT-LLM's numbers, the least of all devices."""
-    if not assignment.memory:
+    memory = assignment.memory
+    if not memory:
         return KvCache()
-    if any(each.budget_bytes is None for each in assignment.memory):
+    if any(each.budget_bytes is None for each in memory):
         note = "its need of GPU memory is not known: its KV cache takes 0.9 of what is free; 'gpu_memory' bounds it"
-        return KvCache(notes=(note,))
+        return KvCache(bounded=False, note=note)
     may_cap = release.llm_arg("max_tokens") is not None
-    tokens = [knobs.trtllm_max_tokens(each) for each in assignment.memory] if may_cap else [None]
-    max_tokens = None if None in tokens else min(each for each in tokens if each is not None)
-    capped = max_tokens is not None
-    fractions = [knobs.trtllm_free_fraction(each, capped=capped) for each in assignment.memory]
-    if None in fractions:
-        note = "how much of its budget weights and activations take is not known: its KV cache is not bounded by it"
-        return KvCache(notes=(note,))
-    return KvCache(min(each for each in fractions if each is not None), max_tokens)
+    max_tokens = _least(knobs.trtllm_max_tokens(each) if may_cap else None for each in memory)
+    fraction = _least(knobs.trtllm_free_fraction(each, capped=max_tokens is not None) for each in memory)
+    if all(each.kv_bytes is not None for each in memory):
+        return KvCache(fraction, max_tokens)
+    note = "what its weights take is not known here: with them it may pass its budget, of which its KV cache gets all"
+    return KvCache(fraction, bounded=False, note=note)
+
+
+def _least(values: Iterable[_Number | None]) -> _Number | None:
+    """The least of all devices; None when one of them is not known."""
+    found = list(values)
+    return None if None in found else min(each for each in found if each is not None)
 
 
 def compose(served: Served, release: Release, memory: KvCache, written: Mapping[str, Any]) -> dict[str, Any]:
