@@ -12,6 +12,7 @@ PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STAT_BYTES = 4096
 _DEAD_STATES = ("Z", "X")
 
 
@@ -55,7 +56,7 @@ class Stat:
 def stat(pid: int, proc: Path = PROC) -> Stat | None:
     """The process's stat, or None when it is gone."""
     try:
-        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        text = _read(f"{proc}/{pid}/stat").decode(errors="replace")
     except OSError:
         return None
     name, _, rest = text.partition("(")[2].rpartition(")")  # a name may hold spaces and parentheses
@@ -72,9 +73,18 @@ def stat(pid: int, proc: Path = PROC) -> Stat | None:
     )
 
 
+def _read(path: str) -> bytes:
+    """A small file of /proc, in one piece; a supervisor reads thousands of them, and pathlib takes half of the time."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _STAT_BYTES)
+    finally:
+        os.close(descriptor)
+
+
 def pids(proc: Path = PROC) -> list[int]:
     """Every process id that can be seen."""
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
+    return [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 (as above)
 
 
 def stats(proc: Path = PROC) -> list[Stat]:
@@ -100,8 +110,8 @@ def children(pid: int, proc: Path = PROC) -> list[int]:
     """Direct children; empty when the process is gone."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for task in (proc / str(pid) / "task").iterdir():
-            found.extend(map(int, (task / "children").read_text().split()))
+        for task in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208
+            found.extend(map(int, (proc / str(pid) / "task" / task / "children").read_bytes().split()))
     return found
 
 

@@ -39,6 +39,15 @@ def size_bytes(path: Path) -> int:
         return 0
 
 
+def signature(path: Path) -> tuple[int, int]:
+    """Size and time of the last change, which together change with every write."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
 def disk_bytes(path: Path) -> int:
     """What the log takes of the disk; 0 when there is none."""
     try:

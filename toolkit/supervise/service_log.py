@@ -43,6 +43,7 @@ class ServiceLog:
     _ends: dict[str, int] = field(default_factory=dict)
     _recent: dict[str, Recent] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _seen: tuple[int, int] = (0, 0)
 
     def begin_run(self) -> None:
         """Notes where this run of the deployment begins, so that it can be told from earlier ones.
@@ -84,14 +85,21 @@ class ServiceLog:
         self._ends = {file: end for file, end in self._ends.items() if not file}
 
     def look(self) -> None:
-        """Marks, remembers and rotates. A disk that refuses stops nothing: it is tried again."""
+        """Marks, remembers and rotates. A disk that refuses stops nothing: it is tried again when more comes."""
         with self._lock, contextlib.suppress(OSError):
+            if not self._changed():
+                return
             files = self._files()
             self._mark(files)
             for name, path in files.items():
                 self._recent.setdefault(name, Recent(LogFile(path), 0)).look()
                 if logs.is_long(path):
                     logs.punch(path) if name else logs.rotate(path)
+
+    def _changed(self) -> bool:
+        """Whether there is anything to do; most services are silent most of the time."""
+        seen, self._seen = self._seen, logs.signature(self.path)
+        return self._seen != seen or logs.rank_folder(self.path).is_dir()
 
     def _files(self) -> dict[str, Path]:
         folder = logs.rank_folder(self.path)

@@ -61,7 +61,6 @@ class Watcher:
 
     async def look(self) -> Failure | None:
         """A failure when the liveness probe says so; a busy instance is not a broken one."""
-        self.tree.members()  # so that a child that changes its session later is still known as ours
         probe = self.target.probes.live
         if probe is None:
             return None
@@ -86,6 +85,7 @@ class Watcher:
 
     async def ask(self, period_s: float) -> Failure | None:
         """A failure when deep probes, each ``CANARY_EVERY``-th of them the canary, say so."""
+        self.tree.members()  # so that a child that changes its session later is still known as ours
         if self._at_deep is None:
             self._at_deep = await self._evidence()
         self._asked += not self._deep.in_doubt  # the question that went wrong is asked again
