@@ -97,33 +97,9 @@ def test_a_container_that_ends_by_itself_is_started_again(node, docker):
     assert docker.records("container")[1]["container"].startswith("coexist-boxed-web-2-")
 
 
-def test_a_missing_image_and_a_silent_engine_are_told_before_anything_starts(node, docker):
-    file = node.boxed(free_port(), image="example.org/other:2")
-    code, answer = node.run("up", file, "--exit-when-ready")
+def test_a_missing_image_is_told_before_anything_starts(node, docker):
+    code, answer = node.run("up", node.boxed(free_port(), image="example.org/other:2"), "--exit-when-ready")
     assert (code, answer["error"]["code"]) == (1, "no_image")
     assert "docker pull example.org/other:2" in answer["error"]["hint"]
     assert "environments.box.image" in answer["error"]["where"]
-    docker.end()
-    code, answer = node.run("up", file, "--exit-when-ready")
-    assert (code, answer["error"]["code"]) == (1, "container_engine")
     assert docker.commands("run") == []
-
-
-def test_the_plan_shows_the_command_and_what_the_server_in_the_container_gets(node):
-    code, planned = node.run("plan", node.boxed(free_port(), cpus=1))
-    (service,) = planned["services"]
-    assert (code, service["argv"][:2]) == (0, ["docker", "run"])
-    assert service["env"]["CUDA_VISIBLE_DEVICES"] == ""
-    assert "PATH" not in service["env"], "the image has its own"
-
-
-def test_of_an_image_nothing_is_known_unless_the_deployment_says_it(node):
-    file = node.boxed(free_port())
-    code, answer = node.run("check", file)
-    assert (code, answer["verdict"]) == (0, "unknown")
-    document = json.loads(file.read_text())
-    document["environments"]["box"]["versions"] = {"torch": "2.4.0", "flash-attn": "2.6.3", "cuda": "12.1"}
-    file.write_text(json.dumps(document))
-    code, answer = node.run("check", file)
-    assert "image-not-read" not in {finding["id"] for finding in answer["findings"]}
-    assert answer["environments"]["box"]["packages"]["flash-attn"] == "2.6.3"

@@ -134,6 +134,13 @@ def engine(deployment: LoadedDeployment, name: str, store: Store | None = None) 
     use = deployment.model.engines[name]
     if use.recipe is None:
         return _adopted(deployment, name, store or Store(Home.find().root))
+    if use.environment is not None and deployment.model.environments[use.environment].image is not None:
+        raise ToolkitError(
+            "engines are built in an environment of this machine, not in an image",
+            deployment.where(f"engines.{name}.environment"),
+            "Name one with 'python', or build in the image and adopt the engine: coexist engines adopt DIR.",
+            code="image_build",
+        )
     recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
     return EnginePaths(load.recipe(recipe), python(deployment, use.environment))
 
