@@ -19,7 +19,9 @@ import pytest
 from tests.ports import free_port, free_ports
 from tests.supervise.conftest import ask, carriers, service_of, state_of, supervise, tiny, until
 from toolkit import processes
+from toolkit.errors import ToolkitError
 from toolkit.processes import Identity
+from toolkit.supervise import client
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import StateFolder, read_events
 
@@ -168,6 +170,17 @@ def _attempt_of(state_dir: Path) -> int:
 
 def guardians_of_dead(state_dir: Path) -> list[int]:
     return [pid for pid in guardians(state_dir) if processes.start_time(pid)]
+
+
+async def test_what_outlived_its_supervisor_is_told_and_can_be_ended(keeper: Keeper, state_dir: Path) -> None:
+    kill(keeper("keep", f"lone:{free_port()}:setsid-grandchild"))
+    with pytest.raises(ToolkitError, match=r"has no supervisor: lone run on without one"):
+        await asyncio.to_thread(client.status, state_dir)
+    await asyncio.to_thread(client.down, state_dir)
+    assert carriers("lone") == []
+    assert {path.name for path in state_dir.iterdir()} <= {"events.jsonl", "lock", "logs", "status.json"}
+    with pytest.raises(ToolkitError, match=r"is not running\."):
+        await asyncio.to_thread(client.down, state_dir)
 
 
 async def test_a_stop_before_an_adopted_service_is_proven_takes_it_down(keeper: Keeper, state_dir: Path) -> None:

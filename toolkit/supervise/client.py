@@ -17,9 +17,11 @@ from urllib.parse import quote
 from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
 from toolkit.names import nearest
-from toolkit.supervise import log_reader
+from toolkit.supervise import guardian, log_reader
+from toolkit.supervise.groups import Groups
+from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.socket_path import short_path
-from toolkit.supervise.state import StateFolder
+from toolkit.supervise.state import Owner, StateFolder
 
 TIMEOUT_S = 10.0
 _POLL_S = 0.02
@@ -221,12 +223,15 @@ def reload(state_dir: Path, config: Path) -> dict[str, Any]:
 
 
 def down(state_dir: Path, timeout_s: float | None = 120.0) -> None:
-    """Stops the deployment; returns when nothing of it is left.
+    """Stops the deployment; returns when nothing of it is left. What outlived its supervisor is killed.
 
     Raises: ToolkitError when nothing runs, or it is still there after ``timeout_s``.
     """
     folder = StateFolder(state_dir)
     owner = folder.owner()
+    if owner is not None and not owner.alive and owner.keeps:
+        kill_left(folder, owner)
+        return
     _ask(state_dir, "POST", "/v1/down")
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     while owner is not None and owner.alive and folder.owner() == owner:
@@ -238,6 +243,21 @@ def down(state_dir: Path, timeout_s: float | None = 120.0) -> None:
                 code="still_stopping",
             )
         time.sleep(_POLL_S)
+
+
+def kill_left(folder: StateFolder, owner: Owner) -> None:
+    """Nothing of a deployment whose supervisor died is left, and its folder is tidy.
+
+    Raises: ToolkitError when another supervisor has just taken it.
+    """
+    folder.open(owner.deployment)
+    try:
+        guardian.kill_all(cookie_prefix(owner.cookie).encode(), group=owner.group)
+        folder.records.remove_all()
+        if groups := Groups.left(owner.group, owner.cookie):
+            groups.close()
+    finally:
+        folder.close()
 
 
 def events(state_dir: Path, since_id: int | None = None) -> Iterator[dict[str, Any]]:
@@ -309,6 +329,10 @@ def _not_running(folder: StateFolder, error: OSError) -> ToolkitError:
         return ToolkitError("the deployment belongs to another user", str(folder.path), code="not_permitted")
     owner = folder.owner()
     name = owner.deployment if owner else folder.path.name
+    if left := folder.left():
+        what = f"deployment '{name}' has no supervisor: {', '.join(left)} run on without one"
+        hint = "'coexist up CONFIG' takes them over; 'coexist down' ends them."
+        return ToolkitError(what, str(folder.path), hint, code="not_running", services=list(left))
     died = f": its supervisor (pid {owner.pid}) died without tidying up" if owner and not owner.alive else ""
     return ToolkitError(
         f"deployment '{name}' is not running{died}",

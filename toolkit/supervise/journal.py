@@ -23,21 +23,45 @@ class Journal:
         self._folder, self._clock, self._calendar = folder, clock, calendar
         self._listeners: set[asyncio.Queue[dict[str, Any]]] = set()
         self.recent: deque[dict[str, Any]] = deque(maxlen=KEPT_EVENTS)
-        self.write_errors = 0
+        self._unwritten: deque[dict[str, Any]] = deque(maxlen=KEPT_EVENTS)
+        self._refused: set[str] = set()
         self._number = 0
 
     def tell(self, kind: str, service: str | None = None, attempt: int | None = None, **facts: Any) -> None:
         """Adds one event. ``facts`` are JSON."""
+        self._add(kind, service, attempt, **facts)
+        self.flush()
+
+    def _add(self, kind: str, service: str | None, attempt: int | None, **facts: Any) -> None:
         self._number += 1
         at = self._calendar.iso(self._clock.now())
         event = {"id": self._number, "at": at, "kind": kind, "service": service, "attempt": attempt, **facts}
         self.recent.append(event)
-        try:
-            self._folder.append_event(event)
-        except OSError:
-            self.write_errors += 1
+        self._unwritten.append(event)
         for listener in tuple(self._listeners):
             self._hand(listener, event)
+
+    def flush(self) -> None:
+        """Writes what the disk did not take before, oldest first."""
+        error: OSError | None = None
+        try:
+            while self._unwritten:
+                self._folder.append_event(self._unwritten[0])
+                self._unwritten.popleft()
+        except OSError as refusal:
+            error = refusal
+        self.disk("events", error)
+
+    def disk(self, what: str, error: OSError | None) -> None:
+        """Notes that ``what`` could be written to the state folder, or not; told when it begins and when it is over."""
+        failed = bool(self._refused)
+        (self._refused.discard if error is None else self._refused.add)(what)
+        if error is not None and not failed:
+            why = error.strerror or str(error)
+            self._add("log", None, None, text=f"the state folder cannot be written ({why}); services are not touched")
+        elif failed and not self._refused:
+            self._add("log", None, None, text="the state folder can be written again")
+            self.flush()
 
     def _hand(self, listener: asyncio.Queue[dict[str, Any]], event: dict[str, Any]) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,12 @@ class Records:
         self._file(service).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
+
+    def remove_all(self, but: Collection[str] = ()) -> None:
+        """No other service than these has a record any more. Raises: OSError."""
+        for path in self.folder.glob("*.json"):
+            if path.stem not in but:
+                self.remove(path.stem)
 
     def living(self, proc: Path = PROC) -> dict[str, Record]:
         """Records whose process runs, by service. Files that say nothing sensible are passed over."""

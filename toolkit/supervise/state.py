@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -126,9 +127,14 @@ class StateFolder:
         return _read_json(self.status_file)
 
     def append_event(self, document: Mapping[str, Any]) -> None:
-        """Adds one event; a single write, so that a crash tears at most the last line."""
-        if self._events is not None:
-            os.write(self._events, json.dumps(document, separators=(",", ":")).encode() + b"\n")
+        """Adds one event; a single write, so that a crash tears at most the last line. Raises: OSError."""
+        if self._events is None:
+            return
+        line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        written = os.write(self._events, line)
+        if written < len(line):  # the disk became full in the middle
+            os.ftruncate(self._events, os.fstat(self._events).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def last_start_bytes(self, service: str) -> int:
         """Where the last attempt begins in the log of the service; 0 where that is not known."""

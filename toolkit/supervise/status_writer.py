@@ -10,15 +10,21 @@ from typing import Any
 from toolkit.supervise.state import StateFolder
 
 _PAUSE_S = 0.1  # many changes, one write
+RETRY_S = 1.0
 
 
 class StatusWriter:
     """An asynchronous context: ``note`` asks for a write, leaving writes the last status."""
 
-    def __init__(self, folder: StateFolder, snapshot: Callable[[], Mapping[str, Any]]) -> None:
-        self._folder, self._snapshot = folder, snapshot
+    def __init__(
+        self,
+        folder: StateFolder,
+        snapshot: Callable[[], Mapping[str, Any]],
+        told: Callable[[str, OSError | None], None] = lambda _, __: None,
+    ) -> None:
+        """``told``: how each write went."""
+        self._folder, self._snapshot, self._told = folder, snapshot, told
         self._wanted = asyncio.Event()
-        self.write_errors = 0
 
     def note(self) -> None:
         """Something changed."""
@@ -38,11 +44,18 @@ class StatusWriter:
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            await asyncio.shield(self._write())
-            await asyncio.sleep(_PAUSE_S)
+            if await asyncio.shield(self._write()):
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self._wanted.set()
+                await asyncio.sleep(RETRY_S)
 
-    async def _write(self) -> None:
+    async def _write(self) -> bool:
+        """Whether the disk took it; a full one stops no service."""
+        error: OSError | None = None
         try:
             await asyncio.to_thread(self._folder.write_status, self._snapshot())
-        except OSError:  # a full disk stops no service; the next change tries again
-            self.write_errors += 1
+        except OSError as refusal:
+            error = refusal
+        self._told("status", error)
+        return error is None

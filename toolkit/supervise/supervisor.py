@@ -95,7 +95,7 @@ class Supervisor:
         self._calendar = Calendar(self._clock.now())
         self._journal = Journal(self._folder, self._clock, self._calendar)
         self._logs = {run.name: ServiceLog(self._folder.log(run.name), self._unix_s) for run in services}
-        self._writer = StatusWriter(self._folder, self.snapshot)
+        self._writer = StatusWriter(self._folder, self.snapshot, self._journal.disk)
         self._metrics = Metrics()
         self._make_world = partial(
             World,
@@ -190,8 +190,7 @@ class Supervisor:
         spared = [record.name for record in adopted.values()]
         guardian.kill_all(cookie_prefix(previous.cookie).encode(), spared, previous.group)
         containers.remove_left(self._containers(), previous.cookie)
-        for name in left.keys() - adopted.keys():
-            self._folder.records.remove(name)
+        self._folder.records.remove_all(but=adopted)
         return adopted
 
     def _is_wanted(self, record: Record) -> bool:
@@ -242,6 +241,7 @@ class Supervisor:
     async def _keep_in_shape(self) -> None:
         if self._guard.keep() or self._container_guard.keep():
             self._journal.tell("log", text="a guardian was gone; a new one was started")
+        self._journal.flush()
         await asyncio.to_thread(self._look_at_logs)
 
     def _unix_s(self) -> float:
