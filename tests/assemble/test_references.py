@@ -140,7 +140,17 @@ def test_where_only_expected_is_known_repeats_must_agree_and_that_is_said(bench:
     assert found.references == {}
     assert {prompt.times for prompt in found.prompts} == {2}
     assert [prompt.id for prompt in found.prompts] == ["short", "cached", "shared_prefix"]
-    assert "only 'expected' and that repeats agree are proven" in bench.reports[-1]
+    assert "only its canary and that repeats agree are proven" in bench.reports[-1]
+
+
+@pytest.mark.parametrize(("reuse", "asked"), [("true", 1), ("false", 0)])
+def test_an_engine_of_our_own_is_asked_a_set_where_it_shares_prefixes(bench: Bench, reuse: str, asked: int):
+    (bench.folder / "llm.yaml").write_text(
+        f"version: 1\nname: llm\nbuilder: torch\nmodel: llama\nkv_cache: {{reuse: {reuse}}}\n"
+    )
+    child = Child(LACKS)
+    found = bench.made("runtime: torch, engine: llm", child, top=ENGINES, facts=FACTS)
+    assert (len(child.asked) > 0, len(found)) == (bool(asked), asked)
 
 
 def test_answers_of_quantised_models_are_compared_with_nothing(bench: Bench):

@@ -51,3 +51,12 @@ def test_a_model_that_is_undecided_at_once_proves_nothing():
         canary_of(context(LLM, reference=canaries.to_document(recorded(0.4, 3.0, 2.0))))
     assert caught.value.where == "services.llm.canary"
     assert "undecided about the first token after 'One, two, three,'" in caught.value.what
+
+
+def test_in_a_chat_nothing_is_recorded_so_repeats_must_agree():
+    made = service(runtime="transformers", model="m", canary={"expected": " Paris"})
+    found = recorded(4.0, 3.0, 2.0)
+    check, asked = canary_of(context(made, reference=canaries.to_document(found)), plain=False)
+    assert check.expected_text == " Paris"
+    assert asked is not None
+    assert (asked.references, asked.prompts[0].times) == ({}, 2)

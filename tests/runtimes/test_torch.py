@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tests.runtimes.conftest import CPUS, ENGINE, GPU, engine_context, flag, service
+from toolkit import canaries
+from toolkit.canaries import CanaryPrompt, CanarySet
 from toolkit.errors import ToolkitError
 from toolkit.runtimes.base import CanaryCheck
 from toolkit.runtimes.torch import TorchRuntime, canary_check
@@ -143,3 +145,12 @@ def test_listening_to_the_world_is_possible_and_said():
 
 def test_gpu_memory_without_a_gpu_is_said_to_have_no_effect():
     assert launch(llm(gpu_memory="4GiB")).notes == ("gpu_memory has no effect without a GPU",)
+
+
+def test_an_engine_that_shares_prefixes_is_asked_the_recorded_set_by_its_tokens():
+    found = CanarySet((CanaryPrompt("cached", "long", 2, 65, "kv_cache_reuse"),), {}, 0.0, "none")
+    probes = launch(llm(), reference=canaries.to_document(found)).probes
+    assert probes.canary_set == found
+    assert probes.generation is not None
+    assert probes.generation.token_ids
+    assert launch(llm()).probes.canary_set is None

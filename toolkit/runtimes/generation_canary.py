@@ -16,16 +16,19 @@ def written(service: Service, recipe: Recipe | None) -> Canary:
     return recipe.canary if recipe is not None else Canary()
 
 
-def canary_of(context: Context) -> tuple[CanaryCheck, CanarySet | None]:
+def canary_of(context: Context, *, plain: bool = True) -> tuple[CanaryCheck, CanarySet | None]:
     """What must be answered right before READY: one prompt, and the set that reaches cached blocks and chunks.
 
     Both go into ``Probes(canary=…, canary_set=…)``. ``context.reference`` holds the recorded set of a service; without
-    one (a plan, nothing recorded yet) only what the service expects is known.
+    one (a plan, nothing recorded yet) only what the service expects is known. ``plain``: a prompt is sent as it is; in a
+    chat's template it is another one, of which nothing is recorded: then repeats must agree.
 
     Raises: ToolkitError when the model is undecided about the canary's prompt, so that any answer could be right.
     """
     asked = written(context.service, context.recipe)
     found = canaries.of_document(context.reference) if context.reference is not None else None
+    if found is not None and not plain:
+        found = canaries.settle(CanarySet(found.prompts, source="none: the service answers chats only"))
     short = found.references.get("short") if found is not None else None
     if asked.expected is not None or found is None or short is None:
         return CanaryCheck(asked.prompt, asked.max_tokens, expected_text=asked.expected), found

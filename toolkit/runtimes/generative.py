@@ -79,7 +79,7 @@ def probes(
 
     PRELOAD is over when ``live`` answers; what an answer is worth is shown in PRIME.
     """
-    canary, canary_set = canary_of(context)
+    canary, canary_set = canary_of(context, plain=path == COMPLETIONS)
     return Probes(
         loaded=live,
         live=live,

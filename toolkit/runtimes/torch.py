@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toolkit import canaries
+from toolkit.canaries import CanarySet
 from toolkit.config.models import Canary, Service
 from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
@@ -52,13 +55,15 @@ class TorchRuntime:
             model=model,
             max_input_tokens=builtin.number(facts, "limits", "max_input_len"),
             headers=builtin.headers(context),
+            token_ids=True,
         )
+        probes = builtin.probes(context.token, service.warmup, canary_check(context), generation)
         flags = ("--engine-dir", str(context.engine_dir), "--served-model-name", model)
         return builtin.launch(
             context,
             assignment,
             argv=("engine", *flags, *argv(context.name, service.options, OPTIONS)),
-            probes=builtin.probes(context.token, service.warmup, canary_check(context), generation),
+            probes=replace(probes, canary_set=_canary_set(context)),
             notes=(),
         )
 
@@ -85,6 +90,11 @@ def canary_check(context: Context) -> CanaryCheck:
         expected_tokens=tokens[: asked.max_tokens] or None,
         expected_text=asked.expected or (text if whole else None),
     )
+
+
+def _canary_set(context: Context) -> CanarySet | None:
+    """What reaches cached blocks, recorded for engines that share prefixes."""
+    return canaries.of_document(context.reference) if context.reference is not None else None
 
 
 def _no_answer(name: str, prompt: object) -> ToolkitError:
