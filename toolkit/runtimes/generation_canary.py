@@ -20,8 +20,8 @@ def canary_of(context: Context, *, plain: bool = True) -> tuple[CanaryCheck, Can
     """What must be answered right before READY: one prompt, and the set that reaches cached blocks and chunks.
 
     Both go into ``Probes(canary=…, canary_set=…)``. ``context.reference`` holds the recorded set of a service; without
-    one (a plan, nothing recorded yet) only what the service expects is known. ``plain``: a prompt is sent as it is; in a
-    chat's template it is another one, of which nothing is recorded: then repeats must agree.
+    one (a plan, nothing recorded yet) only what the service expects is known. ``plain``: a prompt is sent as it is; in
+    a chat's template it is another one, of which nothing is recorded: then repeats must agree.
 
     Raises: ToolkitError when the model is undecided about the canary's prompt, so that any answer could be right.
     """
