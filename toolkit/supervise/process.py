@@ -174,6 +174,7 @@ class Tree:
         self.identity = identity
         self._cookie = f"{COOKIE_NAME}={cookie}"
         self.group = group
+        self.beside: tuple[int, ...] = ()  # the first process of its container, which is no child of ours
         self._known: set[Identity] = set()
         self._exited = asyncio.Event()
         self._status: int | None = None
@@ -278,8 +279,9 @@ class Tree:
         return None if environment is None else self._cookie.encode() in environment
 
     def usage(self) -> Usage:
-        """Memory and processor time of the main process and its descendants."""
-        found = [each for pid in processes.descendants(self.pid) if (each := processes.stat(pid))]
+        """Memory and processor time of the main process, those ``beside`` it, and all their descendants."""
+        pids = {pid for root in (self.pid, *self.beside) for pid in processes.descendants(root)}
+        found = [each for pid in pids if (each := processes.stat(pid))]
         return Usage(sum(each.resident_bytes for each in found), sum(each.cpu_s for each in found))
 
     async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
