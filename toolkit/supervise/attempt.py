@@ -17,6 +17,7 @@ from toolkit import processes, warm
 from toolkit.errors import ToolkitError
 from toolkit.files import disk_errors
 from toolkit.host.model import Holder
+from toolkit.masking import masked, secret_values
 from toolkit.processes import Identity
 from toolkit.runtimes.base import Launch
 from toolkit.runtimes.environment import TOKEN
@@ -135,6 +136,7 @@ class Attempt:
     _proof: warm.Proof | None = None
     _watcher: Watcher | None = None
     _death: ranks.Death | None = None
+    _secrets: tuple[str, ...] = ()
     _holds_gpu: bool = False
     _leftovers: Leftovers = field(init=False)
 
@@ -198,13 +200,13 @@ class Attempt:
         return False
 
     def _fail(self, failure: Failure) -> None:
-        self.post(lifecycle.Failed(self.number, failure, self.world.jitter()))
+        self.post(lifecycle.Failed(self.number, failures.without(failure, self._secrets), self.world.jitter()))
 
     async def _reserve(self, _: lifecycle.Reserve) -> None:
         devices = self.run.gate().devices
         await self._take_gpus()
         try:
-            ports.ensure_free({self.run.name: self.run.port})
+            ports.ensure_free(self.run.ports())
         except ToolkitError as error:  # later it may be a neighbour that is about to end
             self._fail(failures.from_error(error, self._if_taken()))
             return
@@ -248,6 +250,7 @@ class Attempt:
 
     async def _spawn(self, _: lifecycle.Spawn) -> None:
         launch = self.run.launch(self.number)
+        self._secrets = secret_values(launch.own_env)
         log = await asyncio.to_thread(self.world.logs[self.run.name].begin_attempt, launch.rank_logs)
         await asyncio.to_thread(launch_files.write, launch.files)
         with disk_errors(log.path, "cannot write its log"):
@@ -373,6 +376,7 @@ class Attempt:
         while (now_s := clock.now()) < running.window.deadline_s:
             if now_s - looked_s >= _SHARED_LOOK_S:
                 await self._look_at_shared_memory()
+                await self._look_into_container(running)
                 looked_s = now_s
             await clock.sleep(min(_SAMPLE_S, running.window.deadline_s - now_s))
             after = self._sample(running)
@@ -381,7 +385,13 @@ class Attempt:
             before = after
         found = await self._diagnosed(running, None)
         failure = failures.stalled(found, clock.now() - running.window.progress_s)
-        self.post(lifecycle.Stalled(self.number, failure, self.world.jitter()))
+        self.post(lifecycle.Stalled(self.number, failures.without(failure, self._secrets), self.world.jitter()))
+
+    async def _look_into_container(self, running: _Running) -> None:
+        """So that what it does counts as progress, not what its client does."""
+        if running.launch.container is not None:
+            inside = await asyncio.to_thread(containers.pids, running.launch.container)
+            running.tree.beside = inside[:1]
 
     def _sample(self, running: _Running) -> window.Sample:
         usage = running.tree.usage()
@@ -467,7 +477,7 @@ class Attempt:
         try:
             return await warm.first_request(self._process().target, self.world.http, self._proof, self.world.clock)
         except warm.WarmupError as error:
-            self.note(f"the first request after SERVING went wrong: {error.what}")
+            self.note(masked(f"the first request after SERVING went wrong: {error.what}", self._secrets))
             return None
 
     async def _retry_later(self, action: lifecycle.ScheduleRetry) -> None:
@@ -528,7 +538,7 @@ class Attempt:
         try:
             await warm.drain(running.target, self.world.http, drain_s)
         except warm.WarmupError as error:
-            self.note(f"did not drain: {error.what}")
+            self.note(masked(f"did not drain: {error.what}", self._secrets))
 
     def _process(self) -> _Running:
         if self._running is None:
