@@ -22,6 +22,7 @@ from toolkit import processes
 from toolkit.errors import ToolkitError
 from toolkit.processes import Identity
 from toolkit.supervise import client
+from toolkit.supervise.groups import Groups
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import StateFolder, read_events
 
@@ -95,6 +96,9 @@ async def test_without_any_guardian_the_kernel_still_ends_the_main_processes(kee
     for pid in (*guardians(state_dir), process.pid):
         os.kill(pid, signal.SIGKILL)
     await nothing_left("bare")
+    assert (owner := StateFolder(state_dir).owner()) is not None
+    await supervise(state_dir, tiny("next")).run("ready", 30.0)
+    assert Groups.left(owner.group, owner.cookie) is None, "what the dead left is removed by the next"
 
 
 async def test_what_serves_lives_on_and_is_adopted(keeper: Keeper, state_dir: Path) -> None:

@@ -43,6 +43,8 @@ def end_early(flags: set[str]) -> None:
     if "tell-secrets" in flags:
         print("RuntimeError: refused:", *(value for name, value in os.environ.items() if "SECRET" in name), flush=True)
         sys.exit(3)
+    if "import-nosuch" in flags:
+        __import__("nosuch")
     if "exit-early" in flags:
         print("RuntimeError: no such weights", flush=True)
         sys.exit(3)

@@ -191,6 +191,9 @@ class Supervisor:
         guardian.kill_all(cookie_prefix(previous.cookie).encode(), spared, previous.group)
         containers.remove_left(self._containers(), previous.cookie)
         self._folder.records.remove_all(but=adopted)
+        groups = Groups.left(previous.group, previous.cookie)
+        if groups is not None and not adopted:
+            groups.close()
         return adopted
 
     def _is_wanted(self, record: Record) -> bool:
