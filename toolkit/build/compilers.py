@@ -12,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
-
 from toolkit.build.full_disk import full_disk_error, is_full_disk
 from toolkit.errors import ToolkitError
 
@@ -97,6 +94,9 @@ def _probe(compiler: Sequence[str], environ: Mapping[str, str], python: Path) ->
 
 def links_shared_cxx(library: bytes) -> bool:
     """Whether a shared library takes the C++ library from a shared one, as torch does."""
+    from elftools.elf.dynamic import DynamicSection  # noqa: PLC0415 - as in fused_attention
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+
     sections = ELFFile(io.BytesIO(library)).iter_sections()
     tags = [
         tag for section in sections if isinstance(section, DynamicSection) for tag in section.iter_tags("DT_NEEDED")

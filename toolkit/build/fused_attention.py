@@ -8,10 +8,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
-
 # Names under which fused attention is called or compiled: PyTorch's operators and their C entry points, cuDNN's,
 # FlashAttention's, TensorRT-LLM's, and the kernels that Triton makes of flex attention.
 FUSED_NAME = re.compile(
@@ -85,6 +81,11 @@ def fused_names(texts: Sequence[str]) -> Iterator[str]:
 
 def _symbols(content: bytes) -> list[str] | None:
     """All symbol names of an ELF file; None when it cannot be read as one."""
+    # Imported when something is built: every supervisor would carry 2 MiB of it for nothing.
+    from elftools.common.exceptions import ELFError  # noqa: PLC0415
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+    from elftools.elf.sections import SymbolTableSection  # noqa: PLC0415
+
     try:
         tables = [s for s in ELFFile(io.BytesIO(content)).iter_sections() if isinstance(s, SymbolTableSection)]
         return [symbol.name for table in tables for symbol in table.iter_symbols()]

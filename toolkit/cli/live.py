@@ -25,6 +25,7 @@ from toolkit.cli import again, deadline, interruption, output, picture
 from toolkit.config import load
 from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
+from toolkit.supervise import lean
 from toolkit.supervise.supervisor import Supervisor
 from toolkit.units import format_duration
 
@@ -81,6 +82,7 @@ def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bo
     with deadline.raises_after(timeout_s, _still_preparing):
         stage = workflow.prepare(deployment, home, screen.say)
     left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
+    lean.slim()
     return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
 
 
