@@ -21,6 +21,7 @@ class Supervisor:
     states: dict[str, str]
     stopping: bool = False
     ready: bool = field(default=False)
+    reloading: bool = False
 
     def snapshot(self) -> dict[str, Any]:
         return {"ready": self.ready, "services": [{"name": n, "state": s} for n, s in self.states.items()]}
@@ -83,12 +84,20 @@ def test_another_shape_is_a_reload_that_ends_with_ready(manager: tuple[socket.so
     teller, supervisor = Teller(Manager(environ)), Supervisor({"llm": "SERVING"}, ready=True)
     teller.changed(supervisor)
     message(listener)
-    teller.reloading()
+    supervisor.reloading = True
+    teller.changed(supervisor)
     reloading, at = message(listener)
     assert (reloading, at.partition("=")[0]) == ("RELOADING=1", "MONOTONIC_USEC")
     assert int(at.partition("=")[2]) > 0
     teller.changed(supervisor)
-    assert message(listener) == ["READY=1"]
+    assert nothing_more(listener)
+    supervisor.reloading, supervisor.ready = False, False
+    supervisor.states["llm"] = "PRELOAD"
+    teller.changed(supervisor)
+    assert message(listener) == ["STATUS=0 of 1 serving: llm PRELOAD"]
+    supervisor.states["llm"], supervisor.ready = "SERVING", True
+    teller.changed(supervisor)
+    assert message(listener) == ["READY=1", "STATUS=1 of 1 serving"]
 
 
 async def test_the_watchdog_hears_from_the_event_loop(manager: tuple[socket.socket, dict[str, str]]) -> None:

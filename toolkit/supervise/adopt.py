@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from toolkit.masking import secret_values
 from toolkit.runtimes.base import Launch
 from toolkit.supervise import lifecycle
 from toolkit.supervise.attempt import Attempt
@@ -30,6 +31,7 @@ class Adoption(Attempt):
     def begin(self) -> None:
         """From now on it is watched, and taken down with the deployment, however far its proof is."""
         record, launch = self.record, _launch(self.run, self.record)
+        self._secrets = secret_values(launch.own_env)
         groups = Groups.left(record.group, self.world.cookie)
         tree = Tree.adopt(record.identity, record.cookie, groups.of(record.name) if groups else None)
         log = self.world.logs[self.run.name].continue_attempt(record.log_start_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -303,7 +303,7 @@ class Attempt:
     async def _watch_ranks(self) -> None:
         """Ends the attempt when a long-lived member died first, even when the process that was started lives on."""
         tree = self._process().tree
-        found = await asyncio.to_thread(self._ranks, tree.pid, [member.pid for member in tree.members()])
+        found = await asyncio.to_thread(self._ranks, tree.pid, await self._pids())
         self._death = await ranks.first_death(found, self.note, self._counts)
         if not await self._exits_soon():
             await self._is_dead(self._process(), self._death.exit_status)
@@ -315,7 +315,7 @@ class Attempt:
             self._death = self._death or death
         return first
 
-    def _ranks(self, root: int, pids: Sequence[int]) -> tuple[ranks.Rank, ...]:
+    def _ranks(self, root: int, pids: Collection[int]) -> tuple[ranks.Rank, ...]:
         holders = {holder.pid for use in self.world.gpu_use() for holder in use.holders if holder.pid is not None}
         return ranks.find(root, pids, holders)
 
@@ -461,11 +461,16 @@ class Attempt:
 
     async def _check_placement(self) -> None:
         await self._look_at_shared_memory()
-        pids = {member.pid for member in self._process().tree.members()}
-        if container := self._process().launch.container:
-            pids |= set(await asyncio.to_thread(containers.pids, container))
-        seen = await asyncio.to_thread(look, self.run, pids, self.world.gpu_use)
+        seen = await asyncio.to_thread(look, self.run, await self._pids(), self.world.gpu_use)
         self.post(lifecycle.Checked(self.number, placement.judge(seen, self.run.expected)))
+
+    async def _pids(self) -> set[int]:
+        """Every process of the attempt, those in a container too."""
+        running = self._process()
+        pids = {member.pid for member in running.tree.members()}
+        if container := running.launch.container:
+            pids |= set(await asyncio.to_thread(containers.pids, container))
+        return pids
 
     async def _look_at_shared_memory(self) -> None:
         pids = [member.pid for member in self._process().tree.members()]

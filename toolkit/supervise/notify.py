@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ class Told(Protocol):
 
     @property
     def stopping(self) -> bool: ...
+    @property
+    def reloading(self) -> bool: ...
     def snapshot(self) -> dict[str, Any]: ...
 
 
@@ -64,11 +66,14 @@ def _watchdog_s(environ: Mapping[str, str]) -> float | None:
 
 
 class Teller:
-    """Turns changes of the supervisor into messages: each state once, READY when all required services serve."""
+    """Turns changes of the supervisor into messages: each state once, READY when all required services serve.
+
+    A change of the deployment's shape is a reload, which ends when all of them serve again.
+    """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._ready = self._stopping = False
+        self._ready = self._stopping = self._reloading = False
         self._status = ""
 
     def changed(self, supervisor: Told) -> None:
@@ -76,24 +81,29 @@ class Teller:
         if not self._manager.listens:
             return
         document = supervisor.snapshot()
-        lines = []
-        if supervisor.stopping and not self._stopping:
-            lines.append("STOPPING=1")
-            self._stopping = True
-        if document["ready"] and not self._ready and not self._stopping:
-            lines.append("READY=1")
-            self._ready = True
-        status = in_words(document, self._stopping)
-        if status != self._status:
-            lines.append(f"STATUS={status}")
-            self._status = status
+        lines = [*self._steps(supervisor, document["ready"]), *self._status_line(document)]
         if lines:
             self._manager.tell(*lines)
 
-    def reloading(self) -> None:
-        """The deployment takes another shape; READY follows when that is done."""
-        self._manager.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        self._ready = False
+    def _steps(self, supervisor: Told, ready: bool) -> Iterator[str]:
+        if supervisor.stopping:
+            if not self._stopping:
+                yield "STOPPING=1"
+            self._stopping = True
+            return
+        if supervisor.reloading and not self._reloading:
+            yield from ("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+            self._ready = False
+        self._reloading = supervisor.reloading
+        if ready and not self._ready and not self._reloading:
+            yield "READY=1"
+            self._ready = True
+
+    def _status_line(self, document: Mapping[str, Any]) -> Iterator[str]:
+        status = in_words(document, self._stopping)
+        if status != self._status:
+            yield f"STATUS={status}"
+        self._status = status
 
 
 def in_words(document: Mapping[str, Any], stopping: bool = False) -> str:

@@ -117,15 +117,12 @@ class Supervisor:
         )
         self._find_groups = find_groups
         self._reload, self._reloading = reload, asyncio.Lock()
-        self._leaving: set[str] = set()
-        self._gone: set[str] = set()
+        self._leaving, self._gone = set[str](), set[str]()  # what is removed: until it has ended, and then
         self._on_change = on_change or (lambda _: None)
-        now_s = self._clock.now()
-        self._instances = {run.name: Instance(run.name, run.policy(), since_s=now_s) for run in services}
+        self._instances = {run.name: self._instance(run) for run in services}
         self._attempts: dict[str, Attempt] = {}
         self._inbox: deque[tuple[str, Event]] = deque()
-        self._applying = False
-        self._stopping = False
+        self._applying = self._stopping = False
         self._change = asyncio.Event()
         self._cleanup = contextlib.AsyncExitStack()
         self.address: str | None = None
@@ -364,8 +361,17 @@ class Supervisor:
         if self._reload is None or self._stopping:
             why = "is stopping" if self._stopping else "was not started from a file"
             raise ToolkitError(f"deployment '{self.deployment}' {why}", str(config), code="not_reloadable")
-        async with self._reloading:
-            return await self._reload(self, config)
+        try:
+            async with self._reloading:
+                self._changed()
+                return await self._reload(self, config)
+        finally:
+            self._changed()
+
+    @property
+    def reloading(self) -> bool:
+        """Whether another shape is being prepared or taken."""
+        return self._reloading.locked()
 
     def running(self) -> dict[str, ServiceRun]:
         """Services of which something runs, or is about to, and that are wanted."""
@@ -411,8 +417,11 @@ class Supervisor:
             self._attempts[run.name] = self._attempt(run.name, before.attempt)
         self._inbox.append((run.name, lifecycle.RestartRequested(before.attempt)))
 
+    def _instance(self, run: ServiceRun) -> Instance:
+        return Instance(run.name, run.policy(), since_s=self._clock.now())
+
     def _add(self, run: ServiceRun) -> None:
-        self._instances[run.name] = Instance(run.name, run.policy(), since_s=self._clock.now())
+        self._instances[run.name] = self._instance(run)
         self._logs[run.name] = ServiceLog(self._folder.log(run.name), self._unix_s)
         self._logs[run.name].begin_run()
         self._attempts[run.name] = self._attempt(run.name, 1)
