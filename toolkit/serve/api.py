@@ -68,7 +68,7 @@ async def read_object(request: web.Request, schema: Schema, *, empty_is_object: 
 
 
 def _check_content_type(request: web.Request) -> None:
-    # Bytes of unsaid kind are taken for JSON; forms and plain text are what a browser sends for any page unasked.
+    # aiohttp says octet-stream where nothing is said; then JSON is meant.
     given = request.content_type
     if given not in ("application/json", "application/octet-stream") and not given.endswith("+json"):
         message = f"the content type is '{given}'; send JSON as 'application/json'"
