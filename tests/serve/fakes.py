@@ -57,6 +57,7 @@ class FakeEngine:
         self.vocab_size = VOCAB_SIZE
         self.eos_token_ids = (EOS,)
         self.bytes_read = 4096
+        self.eager_steps: dict[str, int] = {}
         self.block_tokens, self.stored_blocks, self.cache_blocks = 16, 0, 8
         self.info: Mapping[str, Any] = {"fmha": "enable"}
         self.reply = reply

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.serve import decoders
 from tests.serve.test_decoder import PROMPT, assert_same, load, plain
+from tests.serve.test_replay import RecordingPool
 from toolkit.errors import ToolkitError
-from toolkit.serve.compiled import CompiledEngine, cache_length, check_fits, prompt_lengths, read_engine_info
+from toolkit.serve import compiled
+from toolkit.serve.compiled import CompiledEngine, cache_length, check_fits, padded, prompt_lengths, read_engine_info
 from toolkit.serve.decoder import Decoder
 
 SLOTS, MAX_INPUT_LEN, MAX_SEQ_LEN = 4, 32, 48
@@ -23,11 +27,12 @@ class Uncompiled:
 
     def __init__(self, decoder: Decoder, phase: str) -> None:
         self._run = getattr(decoder, phase)
+        self._keys = 3 if phase == "prefill" else 2
         self.calls: list[tuple[int, int]] = []
 
     def run(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        self.calls.append((inputs[0].shape[0], inputs[2].shape[0]))
-        logits: torch.Tensor = self._run(*inputs[:3], inputs[3:])
+        self.calls.append((inputs[0].shape[0], inputs[self._keys].shape[0]))
+        logits: torch.Tensor = self._run(*inputs[: self._keys + 1], inputs[self._keys + 1 :])
         return logits
 
 
@@ -39,7 +44,7 @@ def engine_info(fmha: str = "enable", **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make(folder: Path, **changes: Any) -> tuple[CompiledEngine, Any, dict[str, Uncompiled]]:
+def made(folder: Path, **changes: Any) -> tuple[CompiledEngine, Any, dict[str, Uncompiled]]:
     model = decoders.save(folder)
     decoder = load(folder)
     config = decoder.config
@@ -50,7 +55,22 @@ def make(folder: Path, **changes: Any) -> tuple[CompiledEngine, Any, dict[str, U
     return CompiledEngine(engine_info(**changes), packages, cache, store), model, packages
 
 
-def test_slots_at_different_positions_decode_together(tmp_path: Path) -> None:
+@pytest.fixture(params=["eager", "replayed"])
+def make(request: pytest.FixtureRequest) -> Any:
+    """Makes engines: as on a processor, and with the graphs and padding of a GPU."""
+
+    def one(folder: Path, **changes: Any) -> tuple[CompiledEngine, Any, dict[str, Uncompiled]]:
+        engine, model, packages = made(folder, **changes)
+        if request.param == "replayed":
+            engine.replay_with(RecordingPool())
+            for rows in engine.shapes():
+                engine.run_shape(rows)
+        return engine, model, packages
+
+    return one
+
+
+def test_slots_at_different_positions_decode_together(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     prompts = {0: PROMPT[:3], 1: PROMPT[2:9], 3: PROMPT[4:6]}
     for slot, prompt in prompts.items():
@@ -62,7 +82,7 @@ def test_slots_at_different_positions_decode_together(tmp_path: Path) -> None:
     assert [engine.length(slot) for slot in range(SLOTS)] == [6, 10, 0, 5]
 
 
-def test_a_slot_that_waits_between_others_is_not_disturbed(tmp_path: Path) -> None:
+def test_a_slot_that_waits_between_others_is_not_disturbed(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     for slot in range(3):
         engine.prefill(slot, PROMPT[: 4 + slot])
@@ -71,7 +91,7 @@ def test_a_slot_that_waits_between_others_is_not_disturbed(tmp_path: Path) -> No
     assert_same(engine.decode([1], [99])[0], plain(model, [*PROMPT[:5], 99]))
 
 
-def test_a_full_slot_between_others_is_no_harm(tmp_path: Path) -> None:
+def test_a_full_slot_between_others_is_no_harm(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     engine.prefill(0, PROMPT)
     engine.prefill(2, PROMPT)
@@ -85,7 +105,7 @@ def test_a_full_slot_between_others_is_no_harm(tmp_path: Path) -> None:
     assert_same(logits[1], plain(model, [*PROMPT, 5]))
 
 
-def test_a_released_slot_remembers_nothing(tmp_path: Path) -> None:
+def test_a_released_slot_remembers_nothing(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     engine.prefill(0, PROMPT)
     engine.release(0)
@@ -93,7 +113,7 @@ def test_a_released_slot_remembers_nothing(tmp_path: Path) -> None:
     assert_same(engine.prefill(0, PROMPT[5:7]), plain(model, PROMPT[5:7]))
 
 
-def test_a_prompt_may_start_behind_stored_blocks_of_another_slot(tmp_path: Path) -> None:
+def test_a_prompt_may_start_behind_stored_blocks_of_another_slot(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     engine.prefill(0, PROMPT)
     engine.save_blocks(0, [(1, 3), (0, 5)])
@@ -104,14 +124,14 @@ def test_a_prompt_may_start_behind_stored_blocks_of_another_slot(tmp_path: Path)
     assert_same(engine.prefill(2, [200, 201], start=8), plain(model, [*PROMPT[:8], 200, 201]))
 
 
-def test_only_whole_blocks_are_saved(tmp_path: Path) -> None:
+def test_only_whole_blocks_are_saved(tmp_path: Path, make: Any) -> None:
     engine, _, _ = make(tmp_path)
     engine.prefill(0, PROMPT[: BLOCK_TOKENS + 1])
     with pytest.raises(ValueError, match="no block 1"):
         engine.save_blocks(0, [(1, 0)])
 
 
-def test_warming_the_blocks_leaves_what_they_hold(tmp_path: Path) -> None:
+def test_warming_the_blocks_leaves_what_they_hold(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     engine.prefill(1, PROMPT[:BLOCK_TOKENS])
     engine.save_blocks(1, [(0, 0)])
@@ -121,7 +141,7 @@ def test_warming_the_blocks_leaves_what_they_hold(tmp_path: Path) -> None:
     assert_same(engine.prefill(2, [200], start=4), plain(model, [*PROMPT[:4], 200]))
 
 
-def test_without_fused_attention_a_prompt_starts_at_its_beginning(tmp_path: Path) -> None:
+def test_without_fused_attention_a_prompt_starts_at_its_beginning(tmp_path: Path, make: Any) -> None:
     engine, _, _ = make(tmp_path, fmha="disable")
     engine.prefill(0, PROMPT)
     assert not engine.chunks
@@ -130,24 +150,24 @@ def test_without_fused_attention_a_prompt_starts_at_its_beginning(tmp_path: Path
 
 
 def test_a_step_looks_at_no_more_keys_and_rows_than_it_must(tmp_path: Path) -> None:
-    engine, _, packages = make(tmp_path)
+    engine, _, packages = made(tmp_path)
     engine.prefill(1, PROMPT[:4])
     engine.decode([1], [5])
     assert packages["prefill"].calls == [(4, 4)]
-    assert packages["decode"].calls == [(1, 5)]
+    assert packages["decode"].calls == [(1, 32)]
 
 
 @pytest.mark.parametrize(
     ("tokens", "start"), [([], 0), ([5] * (MAX_INPUT_LEN + 1), 0), ([5], 3), ([5] * 30, MAX_SEQ_LEN - 20)]
 )
-def test_prompts_that_do_not_fit_are_refused(tokens: list[int], start: int, tmp_path: Path) -> None:
+def test_prompts_that_do_not_fit_are_refused(tokens: list[int], start: int, tmp_path: Path, make: Any) -> None:
     engine, _, _ = make(tmp_path)
     with pytest.raises(ValueError, match=r"slot|fit"):
         engine.prefill(0, tokens, start)
 
 
 @pytest.mark.parametrize(("slots", "tokens"), [([], []), ([0, 0], [5, 5]), ([0], [5, 6]), ([1], [5])])
-def test_steps_that_make_no_sense_are_refused(slots: list[int], tokens: list[int], tmp_path: Path) -> None:
+def test_steps_that_make_no_sense_are_refused(slots: list[int], tokens: list[int], tmp_path: Path, make: Any) -> None:
     engine, _, _ = make(tmp_path)
     engine.prefill(0, PROMPT)
     with pytest.raises(ValueError, match=r"decode needs|no step possible"):
@@ -155,22 +175,22 @@ def test_steps_that_make_no_sense_are_refused(slots: list[int], tokens: list[int
 
 
 def test_warm_up_runs_every_batch_and_the_longest_prompt_and_frees_its_slots(tmp_path: Path) -> None:
-    engine, _, packages = make(tmp_path)
+    engine, _, packages = made(tmp_path)
     for key in engine.shapes("full"):
         engine.run_shape(key)
     assert {rows for rows, _ in packages["decode"].calls} == set(range(1, SLOTS + 1))
-    assert [rows for rows, _ in packages["prefill"].calls] == [1, 2, 4, 8, 16, 32]
+    assert [rows for rows, _ in packages["prefill"].calls] == [4, 8, 12, 16, 20, 24, 28, 32]
     assert [engine.length(slot) for slot in range(SLOTS)] == [0] * SLOTS
 
 
 def test_a_single_warm_up_is_one_token(tmp_path: Path) -> None:
-    engine, _, packages = make(tmp_path)
+    engine, _, packages = made(tmp_path)
     for key in engine.shapes("single"):
         engine.run_shape(key)
-    assert packages["prefill"].calls == [(1, 1)]
+    assert packages["prefill"].calls == [(4, 4)]
 
 
-def test_warm_up_never_touches_a_slot_in_use(tmp_path: Path) -> None:
+def test_warm_up_never_touches_a_slot_in_use(tmp_path: Path, make: Any) -> None:
     engine, _, _ = make(tmp_path)
     engine.prefill(1, PROMPT)
     with pytest.raises(RuntimeError, match="in use"):
@@ -179,15 +199,59 @@ def test_warm_up_never_touches_a_slot_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "decode", "decode:0", "decode:x", "draft:1"])
-def test_an_unknown_shape_is_refused(key: str, tmp_path: Path) -> None:
+def test_an_unknown_shape_is_refused(key: str, tmp_path: Path, make: Any) -> None:
     engine, _, _ = make(tmp_path)
     with pytest.raises(ValueError, match="is not a shape"):
         engine.run_shape(key)
 
 
-@pytest.mark.parametrize(("longest", "expected"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 4, 5]), (16, [1, 2, 4, 8, 16])])
-def test_warm_lengths_double_up_to_the_longest(longest: int, expected: list[int]) -> None:
-    assert prompt_lengths(longest) == expected
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(1, 4), (4, 4), (5, 8), (17, 20), (32, 32), (33, 40), (65, 80), (128, 128), (129, 160), (511, 512)],
+)
+def test_a_prompt_is_padded_to_one_of_few_sizes(count: int, size: int) -> None:
+    assert padded(count, 1000) == size
+    assert padded(count, count) == count
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_padding_adds_little_and_never_passes_the_most(count: int, more: int) -> None:
+    size = padded(count, count + more)
+    assert count <= size <= count + more
+    assert size - count < max(4, count / 4 + 1)
+
+
+def test_warm_lengths_are_all_sizes_that_prompts_are_padded_to() -> None:
+    assert prompt_lengths(10) == [4, 8, 10]
+    assert set(prompt_lengths(500)) == {padded(count, 500) for count in range(1, 501)}
+    assert len(prompt_lengths(4096)) < 50
+
+
+@pytest.mark.parametrize("count", [1, 3, 9, 31])
+def test_what_fills_a_prompt_up_changes_neither_its_logits_nor_what_follows(tmp_path: Path, count: int) -> None:
+    engine, model, _ = make(tmp_path)
+    prompt = [3 + token % 200 for token in range(count)]
+    assert_same(engine.prefill(2, prompt), plain(model, prompt))
+    assert engine.length(2) == count
+    for step in range(3):
+        assert_same(engine.decode([2], [50 + step])[0], plain(model, [*prompt, *range(50, 51 + step)]))
+
+
+def test_a_long_prompt_runs_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "CPU_PIECE", 8)
+    engine, model, packages = make(tmp_path)
+    prompt = [3 + token % 200 for token in range(21)]
+    assert_same(engine.prefill(1, prompt), plain(model, prompt))
+    assert packages["prefill"].calls == [(8, 8), (8, 16), (8, 24)]
+
+
+def test_without_fused_attention_a_long_prompt_runs_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "CPU_PIECE", 8)
+    engine, model, packages = make(tmp_path, fmha="disable")
+    assert_same(engine.prefill(1, PROMPT), plain(model, PROMPT))
+    assert len(packages["prefill"].calls) == 1
 
 
 @pytest.mark.parametrize("max_seq_len", [1, 15, 16, 17, 1024])
@@ -219,3 +283,27 @@ def test_an_engine_of_another_format_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_engine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match=r"engine\.json is missing"):
         CompiledEngine.load(tmp_path, "cpu")
+
+
+def test_a_warm_gpu_engine_runs_prompts_and_steps_of_warmed_sizes_only(tmp_path: Path) -> None:
+    engine, _, packages = made(tmp_path)
+    engine.replay_with(RecordingPool())
+    for key in engine.shapes():
+        engine.run_shape(key)
+    warmed = {phase: set(package.calls) for phase, package in packages.items()}
+    for length in range(1, MAX_INPUT_LEN + 1):
+        slot = length % SLOTS
+        engine.prefill(slot, [5] * length)
+        engine.decode([slot], [6])
+        engine.release(slot)
+    assert {phase: set(package.calls) for phase, package in packages.items()} == warmed
+    assert not engine.eager_steps
+
+
+def test_a_prompt_at_the_very_end_of_a_slot_is_not_padded_past_it(tmp_path: Path) -> None:
+    engine, model, _ = made(tmp_path)
+    engine.replay_with(RecordingPool())
+    engine.prefill(0, [7] * 27)
+    rest = list(range(20, 20 + MAX_SEQ_LEN - 27))
+    assert_same(engine.prefill(0, rest, start=27), plain(model, [*[7] * 27, *rest]))
+    assert engine.length(0) == MAX_SEQ_LEN

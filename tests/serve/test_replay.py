@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.serve.replay import PATIENCE, Replays, Rounds, key_buckets, padded, row_buckets
+from toolkit.serve.replay import PATIENCE, Replays, Rounds, key_buckets, padded, prompt_buckets, row_buckets
 
 VOCAB = 5
 
@@ -56,7 +56,7 @@ def made():
 
 @given(st.integers(1, 10_000))
 def test_buckets_grow_to_the_largest_size_itself(most):
-    for buckets in (row_buckets(most), key_buckets(most)):
+    for buckets in (row_buckets(most), key_buckets(most), prompt_buckets(most)):
         assert buckets == sorted(set(buckets))
         assert buckets[-1] == most
 
@@ -67,10 +67,16 @@ def test_a_size_is_padded_to_the_next_bucket_or_to_none(size, most):
     assert found is None if size > most else found >= size
 
 
+@given(st.integers(1, 10_000), st.integers(1, 10_000))
+def test_at_most_half_of_a_padded_prompt_is_padding(size, most):
+    found = padded(size, prompt_buckets(most))
+    assert found is None or found < 2 * size
+
+
 def test_a_batch_is_padded_and_its_own_rows_come_back(made):
     replays, _, cache, seen = made
     seen.clear()
-    logits = replays.step([7, 8, 9], [10, 20, 30], cache)
+    logits = replays.step([7, 8, 9], [10, 20, 30], 31, cache)
     assert logits[:, 0].tolist() == [7, 8, 9]
     assert logits[:, 1].tolist() == [10, 20, 30]
     assert seen == [(4, 256)]
@@ -78,16 +84,16 @@ def test_a_batch_is_padded_and_its_own_rows_come_back(made):
 
 def test_an_answer_outlives_the_next_step(made):
     replays, _, cache, _ = made
-    first = replays.step([7], [10], cache)
-    replays.step([8], [11], cache)
+    first = replays.step([7], [10], 11, cache)
+    replays.step([8], [11], 12, cache)
     assert first[0, 0] == 7
 
 
 def test_long_contexts_take_the_next_bucket_of_keys(made):
     replays, _, cache, seen = made
     seen.clear()
-    replays.step([1], [255], cache)
-    replays.step([1], [256], cache)
+    replays.step([1], [255], 256, cache)
+    replays.step([1], [256], 257, cache)
     assert seen == [(1, 256), (1, 600)]
 
 
@@ -96,40 +102,40 @@ def test_no_size_within_the_limits_captures_after_ready(made, count):
     replays, pool, cache, _ = made
     before = list(pool.captures)
     for position in (1, 100, 255, 256, 599):
-        assert replays.step([1] * count, [position] * count, cache) is not None
+        assert replays.step([1] * count, [position] * count, position + 1, cache) is not None
     assert pool.captures == before
     assert not replays.eager
 
 
 def test_what_no_graph_can_take_is_counted_by_its_reason(made):
     replays, _, cache, _ = made
-    assert replays.step([1], [600], cache) is None
-    assert replays.step([1] * 7, [1] * 7, cache) is None
-    assert replays.step([1], [1], cache.clone()) is None
+    assert replays.step([1], [600], 601, cache) is None
+    assert replays.step([1] * 7, [1] * 7, 2, cache) is None
+    assert replays.step([1], [1], 2, cache.clone()) is None
     assert dict(replays.eager) == {"shape": 2, "address": 1}
 
 
 def test_another_data_type_at_the_same_place_is_not_replayed(made):
     replays, _, cache, _ = made
-    assert replays.step([1], [1], cache.view(torch.int32)) is None
+    assert replays.step([1], [1], 2, cache.view(torch.int32)) is None
     assert dict(replays.eager) == {"dtype": 1}
 
 
 def test_steps_before_the_warm_up_run_eagerly():
     cache = torch.zeros(1)
     replays = Replays(lambda tokens, positions, keys: tokens, RecordingPool(), cache, 2, 10)
-    assert replays.step([1], [1], cache) is None
+    assert replays.step([1], [1], 2, cache) is None
     assert dict(replays.eager) == {"not_captured": 1}
 
 
 def test_the_pool_is_given_back_after_three_smaller_rounds_in_a_row(made):
     replays, pool, cache, _ = made
     for _ in range(PATIENCE - 1):
-        replays.step([1, 1], [1, 1], cache)
+        replays.step([1, 1], [1, 1], 2, cache)
         replays.round_over()
     assert pool.renewals == 0
     pool.captures.clear()
-    replays.step([1], [1], cache)
+    replays.step([1], [1], 2, cache)
     replays.round_over()
     assert pool.renewals == 1
     assert {rows for rows, _ in pool.captures} == {1, 2}
@@ -138,7 +144,7 @@ def test_the_pool_is_given_back_after_three_smaller_rounds_in_a_row(made):
 def test_a_large_round_in_between_keeps_it(made):
     replays, pool, cache, _ = made
     for count in (1, 1, 6, 1, 1):
-        replays.step([1] * count, [1] * count, cache)
+        replays.step([1] * count, [1] * count, 2, cache)
         replays.round_over()
     assert pool.renewals == 0
 
@@ -146,12 +152,12 @@ def test_a_large_round_in_between_keeps_it(made):
 def test_a_large_batch_after_that_runs_eagerly_and_has_its_graphs_again_when_the_engine_was_idle(made):
     replays, _, cache, _ = made
     for _ in range(PATIENCE):
-        replays.step([1], [1], cache)
+        replays.step([1], [1], 2, cache)
         replays.round_over()
-    assert replays.step([1] * 6, [1] * 6, cache) is None
+    assert replays.step([1] * 6, [1] * 6, 2, cache) is None
     assert dict(replays.eager) == {"given_back": 1}
     replays.round_over()
-    assert replays.step([1] * 6, [1] * 6, cache) is not None
+    assert replays.step([1] * 6, [1] * 6, 2, cache) is not None
 
 
 def test_idle_moments_without_a_step_are_no_rounds(made):

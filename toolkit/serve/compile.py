@@ -32,8 +32,10 @@ class PrefillGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor, start: Tensor, key_positions: Tensor, caches: list[Tensor]) -> Tensor:
-        return self.model.prefill(tokens, start, key_positions, caches)
+    def forward(
+        self, tokens: Tensor, start: Tensor, last: Tensor, key_positions: Tensor, caches: list[Tensor]
+    ) -> Tensor:
+        return self.model.prefill(tokens, start, last, key_positions, caches)
 
 
 class DecodeGraph(nn.Module):
@@ -63,9 +65,9 @@ def trace(model: Decoder, info: Mapping[str, Any], phase: str) -> ExportedProgra
     else:
         tokens = Dim("tokens", min=1, max=limits["max_input_len"])
         prompt = torch.zeros(min(_TRACED_TOKENS, limits["max_input_len"]), dtype=torch.int64, device=device)
-        inputs = (prompt, torch.zeros(1, dtype=torch.int64, device=device), keys)
+        inputs = (prompt, torch.zeros(1, dtype=torch.int64, device=device), keys[:1], keys)
         caches = traced_caches(info, 1)
-        shapes = ({0: tokens}, None, {0: span}, [None] * len(caches))
+        shapes = ({0: tokens}, None, None, {0: span}, [None] * len(caches))
         module = PrefillGraph(model)
     with torch.no_grad():
         return torch.export.export(

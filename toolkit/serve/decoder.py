@@ -270,15 +270,18 @@ class Decoder(nn.Module):
         # One position more: an idle row of a full slot still computes one.
         self.register_buffer("rope", rope_table(config.rope, config.head_dim, max_seq_len + 1))
 
-    def prefill(self, tokens: Tensor, start: Tensor, key_positions: Tensor, caches: Sequence[Tensor]) -> Tensor:
-        """Logits [vocab] float32 after the last of ``tokens`` [T], which stand at positions start, start + 1, ….
+    def prefill(
+        self, tokens: Tensor, start: Tensor, last: Tensor, key_positions: Tensor, caches: Sequence[Tensor]
+    ) -> Tensor:
+        """Logits [vocab] float32 after the one of ``tokens`` [T] that ``last`` names; what is behind it only fills up.
 
-        ``start`` int64 [1]; ``key_positions`` int64 [N] counts 0..N-1 with N >= start + T; ``caches`` holds key and
-        value by layer, [1, K, S, D]; positions before ``start`` must be filled already. Changed in place.
+        The tokens stand at positions start, start + 1, …. ``start`` and ``last`` int64 [1]; ``key_positions`` int64
+        [N] counts 0..N-1 with N >= start + T; ``caches`` holds key and value by layer, [1, K, S, D]; positions before
+        ``start`` must be filled already. Changed in place.
         """
         positions = start + torch.arange(tokens.shape[0], device=tokens.device)
         hidden = self._run(tokens, self._prefill_step(positions, key_positions), caches)
-        return self._logits(hidden[-1:])[0]
+        return self._logits(hidden.index_select(0, last))[0]
 
     def _prefill_step(self, positions: Tensor, key_positions: Tensor) -> PrefillStep:
         group = self.config.num_heads // self.config.num_kv_heads

@@ -52,6 +52,10 @@ class LoadedEngine(BlockEngine, Protocol):
     bytes_read: int
     info: Mapping[str, Any]
 
+    @property
+    def eager_steps(self) -> Mapping[str, int]:
+        """Decode steps that no captured graph could take, by reason."""
+
     def shapes(self, mode: WarmupMode) -> list[str]:
         """Names of the shapes to warm."""
 
@@ -93,15 +97,16 @@ class EngineMetrics(Metrics):
         """Counts an end."""
         self._finished.labels(reason).inc()
 
-    def watch(self, scheduler: Scheduler, cache: PrefixCache, slots: int) -> None:
+    def watch(self, scheduler: Scheduler, cache: PrefixCache, engine: LoadedEngine) -> None:
         """Queue, slots and blocks are read whenever the page is."""
         self.gauge("coexist_server_queue_length", "Requests waiting for a slot.", lambda: scheduler.queued)
         self.gauge("coexist_server_slots_in_use", "Slots in use.", lambda: scheduler.slots_in_use)
-        self.gauge("coexist_server_slots", "Slots of the engine.", lambda: slots)
+        self.gauge("coexist_server_slots", "Slots of the engine.", lambda: engine.max_batch_size)
         self.gauge("coexist_server_kv_blocks_in_use", "Blocks of the KV cache in use.", lambda: cache.blocks_in_use)
         self.gauge("coexist_server_kv_blocks", "Blocks of the KV cache.", lambda: cache.blocks)
         self.gauge("coexist_server_kv_blocks_stored", "Blocks that hold a prefix.", lambda: cache.stored)
         self.read_counter("coexist_server_prefix_hit_tokens", "Prompt tokens not computed.", lambda: cache.hit_tokens)
+        self.read_counts("coexist_server_eager_steps", "Steps no captured graph took.", lambda: engine.eager_steps)
 
 
 class EngineBackend:
@@ -127,7 +132,7 @@ class EngineBackend:
             cache, self._max_queue, self.metrics, slots=engine.max_batch_size, end_tokens=engine.eos_token_ids
         )
         self._notify = notify
-        self.metrics.watch(self._scheduler, cache, engine.max_batch_size)
+        self.metrics.watch(self._scheduler, cache, engine)
         return self._scheduler
 
     @property

@@ -90,6 +90,6 @@ def own_model(decoder: Decoder, device: str) -> tuple[NextLogits, str]:
         caches = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(2 * config.num_layers)]
         start = torch.zeros(1, dtype=torch.int64, device=device)
         counting = torch.arange(len(tokens), device=device)
-        return decoder.prefill(torch.tensor(tokens, device=device), start, counting, caches)
+        return decoder.prefill(torch.tensor(tokens, device=device), start, counting[-1:], counting, caches)
 
     return answer, "coexist's own model, uncompiled"

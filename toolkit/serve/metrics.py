@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -38,6 +38,10 @@ class Metrics:
         """Registers a counter that is read when the page is."""
         self.registry.register(_ReadCounter(name, help_text, read))
 
+    def read_counts(self, name: str, help_text: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """The same for a count of each reason."""
+        self.registry.register(_ReadCounts(name, help_text, read))
+
     def counter(self, name: str, help_text: str) -> Counter:
         """A new counter of this registry."""
         return Counter(name, help_text, registry=self.registry)
@@ -56,6 +60,20 @@ class _ReadCounter(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The one family."""
         yield CounterMetricFamily(self._name, self._help_text, value=self._read())
+
+
+class _ReadCounts(Collector):
+    """Counters by reason that somebody else keeps."""
+
+    def __init__(self, name: str, help_text: str, read: Callable[[], Mapping[str, float]]) -> None:
+        self._name, self._help_text, self._read = name, help_text, read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The one family; a reason that never came has no line."""
+        family = CounterMetricFamily(self._name, self._help_text, labels=["reason"])
+        for reason, count in dict(self._read()).items():
+            family.add_metric([reason], count)
+        yield family
 
 
 class _State(Collector):

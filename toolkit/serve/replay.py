@@ -35,6 +35,12 @@ def key_buckets(most: int) -> list[int]:
     return [*sizes, most]
 
 
+def prompt_buckets(most: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, … and ``most``: at most half of what is computed is padding."""
+    sizes = {size for n in range(most.bit_length()) for size in (1 << n, 3 << n) if size < most}
+    return sorted({*sizes, most})
+
+
 def padded(size: int, buckets: Sequence[int]) -> int | None:
     """The smallest bucket that holds ``size``; None when none does."""
     return next((bucket for bucket in buckets if bucket >= size), None)
@@ -145,9 +151,12 @@ class Replays:
                 self._graphs[rows, keys] = self._pool.capture(self._run, rows, keys)
         self._held = max(self._held, rows)
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int], cache: Tensor) -> Tensor | None:
-        """Logits [n, vocab] of one more token in each of the first n slots; None: no graph can, run it eagerly."""
-        count, keys = len(tokens), padded(max(positions) + 1, self._keys)
+    def step(self, tokens: Sequence[int], positions: Sequence[int], span: int, cache: Tensor) -> Tensor | None:
+        """Logits [n, vocab] of one more token in each of the first n slots; None: no graph can, run it eagerly.
+
+        ``span``: how many keys the longest of them looks at.
+        """
+        count, keys = len(tokens), padded(span, self._keys)
         rows = padded(count, self._rows)
         self._peak = max(self._peak, rows or count)
         graph = self._graphs.get((rows or 0, keys or 0))

@@ -86,7 +86,7 @@ def _token(logits: Tensor, sampler: Sampler, greedy_id: int) -> Token:
     count = sampler.sampling.logprobs
     if count is None:
         return Token(token_id)
-    logprobs = logits.float().log_softmax(dim=-1)
+    logprobs = logits.float().cpu().log_softmax(dim=-1)  # kernels of a GPU load at first use: 70 ms
     values, ids = logprobs.topk(min(count, logprobs.numel()))
     top = tuple((i, max(value, LOWEST_LOGPROB)) for i, value in zip(ids.tolist(), values.tolist(), strict=True))
     return Token(token_id, max(float(logprobs[token_id]), LOWEST_LOGPROB), top)
