@@ -98,23 +98,10 @@ class Supervisor:
         self._writer = StatusWriter(self._folder, self.snapshot, self._journal.disk)
         self._metrics = Metrics()
         self._make_world = partial(
-            World,
-            logs=self._logs,
-            clock=self._clock,
-            jitter=jitter,
-            diagnose=diagnose,
-            wrap=wrap,
-            reserve=reserve,
-            gpu_starts=gpu_starts,
-            free_memory=free_memory,
-            gpu_use=gpu_use,
-            watch_s=watch_s,
-            placement_s=placement_s,
-            deep_s=deep_s,
-            records=self._folder.records,
-            keeps=on_death == "keep",
-            keep=keep,
-        )
+            World, logs=self._logs, clock=self._clock, jitter=jitter, diagnose=diagnose, wrap=wrap, reserve=reserve,
+            gpu_starts=gpu_starts, free_memory=free_memory, gpu_use=gpu_use, watch_s=watch_s, placement_s=placement_s,
+            deep_s=deep_s, records=self._folder.records, keeps=on_death == "keep", keep=keep,
+        )  # fmt: skip
         self._find_groups = find_groups
         self._reload, self._reloading = reload, asyncio.Lock()
         self._leaving, self._gone = set[str](), set[str]()  # what is removed: until it has ended, and then
