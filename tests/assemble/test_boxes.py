@@ -4,11 +4,13 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.containers import engine
 from toolkit import workflow
 from toolkit.assemble import boxes, paths
 from toolkit.assemble.check import check_deployment
@@ -83,6 +85,18 @@ def test_the_plan_shows_the_command_and_what_the_server_in_the_container_gets(tm
     assert service["env"]["CUDA_VISIBLE_DEVICES"] == ""
     assert "PATH" not in service["env"], "the image has its own"
     assert any("runs in a container of x:1" in note for note in service["notes"])
+
+
+def test_a_start_asks_the_engine_itself(tmp_path: Path) -> None:
+    with engine("here:1") as docker:
+        env = {"PATH": docker.path}
+        launch = replace(LAUNCH, env=env, container=Container("docker", Path("/run/id"), env))
+        check_programs(deployment(tmp_path, {"image": "here:1"}), {"web": launch})
+        with pytest.raises(ManyFaultsError, match="the image 'other:1' is not here"):
+            check_programs(deployment(tmp_path, {"image": "other:1"}), {"web": launch})
+        docker.end()
+        with pytest.raises(ManyFaultsError, match="docker does not answer: Cannot connect"):
+            check_programs(deployment(tmp_path, {"image": "here:1"}), {"web": launch})
 
 
 def test_a_machine_without_the_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

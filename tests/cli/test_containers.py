@@ -65,18 +65,6 @@ def test_a_service_in_a_container_becomes_ready_and_is_stopped_by_the_id_of_its_
     assert docker.processes() == []
 
 
-def test_a_container_that_ignores_its_stop_is_removed(node, docker):
-    (docker.folder / "hide").touch()
-    (docker.folder / "deaf").touch()
-    process, status = node.up(node.boxed(free_port()))
-    assert status["ready"], status
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    (made,) = docker.records("container")
-    assert docker.commands("rm") == [["rm", "-f", made["id"]]]
-    assert docker.processes() == []
-
-
 def test_kill_9_of_the_supervisor_leaves_no_container(node, docker):
     (docker.folder / "hide").touch()
     process, status = node.up(node.boxed(free_port()))
@@ -88,18 +76,17 @@ def test_kill_9_of_the_supervisor_leaves_no_container(node, docker):
     until(lambda: docker.commands("rm") != [])
 
 
-def test_a_container_that_ends_by_itself_is_started_again(node, docker):
-    _, status = node.up(node.boxed(free_port()))
+def test_a_container_that_ends_by_itself_is_started_again_and_one_that_ignores_its_stop_removed(node, docker):
+    (docker.folder / "hide").touch()
+    process, status = node.up(node.boxed(free_port()))
     assert status["ready"], status
     (first,) = docker.processes()
     os.kill(first, signal.SIGKILL)
-    until(lambda: len(docker.records("container")) == 2)
-    assert docker.records("container")[1]["container"].startswith("coexist-boxed-web-2-")
-
-
-def test_a_missing_image_is_told_before_anything_starts(node, docker):
-    code, answer = node.run("up", node.boxed(free_port(), image="example.org/other:2"), "--exit-when-ready")
-    assert (code, answer["error"]["code"]) == (1, "no_image")
-    assert "docker pull example.org/other:2" in answer["error"]["hint"]
-    assert "environments.box.image" in answer["error"]["where"]
-    assert docker.commands("run") == []
+    until(lambda: len(docker.records("container")) == 2 and docker.processes())
+    second = docker.records("container")[1]
+    assert second["container"].startswith("coexist-boxed-web-2-")
+    (docker.folder / "deaf").touch()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert docker.commands("rm")[-1] == ["rm", "-f", second["id"]]
+    assert docker.processes() == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.runtimes import pbtxt
@@ -95,6 +95,7 @@ MESSAGES = st.recursive(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(MESSAGES)
 def test_what_is_written_is_read_again(message: dict[str, Any]) -> None:
     assert pbtxt.read(pbtxt.write(message)) == message

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -242,6 +243,43 @@ def test_with_the_back_ends_templates_text_goes_in_and_comes_out(
     assert generation is not None
     assert (generation.path, generation.wire) == ("/v2/models/ensemble", "triton")
     assert [probe.path for probe in made.probes.warmup][:1] == ["/v2/models/ensemble/generate"]
+
+
+def test_business_logic_may_be_the_entry_in_place_of_the_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine(tmp_path / "engine")
+    folder = templates(tmp_path / "templates")
+    (folder / "preprocessing").rename(folder / "tensorrt_llm_bls")
+    options = {"backend_dir": str(folder), "entry": "bls"}
+    with pytest.raises(ToolkitError, match="has no preprocessing"):
+        launch(tmp_path, engine_service(canary=None, options=options))
+    shutil.copytree(folder / "tensorrt_llm_bls", folder / "preprocessing")
+    config = folder / "tensorrt_llm_bls" / "config.pbtxt"
+    config.write_text(
+        config.read_text().replace('"preprocessing"', '"tensorrt_llm_bls"').replace("preprocessing_", "bls_")
+    )
+    made = launch(tmp_path, engine_service(canary=None, options=options))
+    server = loaded(made, monkeypatch)
+    assert "ensemble" not in server.models
+    assert server.models["tensorrt_llm_bls"]["instance_group"][0]["count"] == [8]
+    assert made.probes.generation is not None
+    assert made.probes.generation.path == "/v2/models/tensorrt_llm_bls"
+
+
+def test_two_attempts_meet_no_shared_memory_of_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine(tmp_path / "engine")
+    made = launch(tmp_path)
+    launch_files.write(made.files)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-0")
+    living = tritonserver.Server(tritonserver.parse(list(made.argv[1:])))
+    living.load()
+    try:
+        with pytest.raises(tritonserver.RefusedError, match="shared memory"):
+            loaded(made, monkeypatch)
+        loaded(launch(tmp_path, token="of the next attempt"), monkeypatch)
+    finally:
+        living.leave()
 
 
 def test_a_placeholder_that_nothing_fills_is_told_with_file_and_line(tmp_path: Path) -> None:

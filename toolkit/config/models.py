@@ -280,7 +280,7 @@ class Service(Model):
     fmha: Literal["enable", "disable"] | None = None
     """Fused attention an engine must have been built with, or without."""
     canary: AnyCanary | None = None
-    """A request with a known right answer; it must be right before READY. For 'command' an HTTP request."""
+    """A request with a known right answer; it must be right before READY. For 'command', and models of 'triton', an HTTP request."""
     late_compile: Literal["warn", "drain"] = "warn"
     """After READY something compiled: only tell, or withdraw readiness and start anew."""
     restart: Restart = Restart()
@@ -296,7 +296,7 @@ class Service(Model):
     warmup: Warmup = "full"
     """What runs before READY: every shape, one request, or only the canary."""
     warmup_requests: tuple[HttpRequest, ...] = ()
-    """What warms a 'command' service."""
+    """What warms a 'command' service, or models of 'triton' that are asked in shapes of their own."""
     argv: tuple[Text, ...] = ()
     """The command of a 'command' service; {port}, {host}, {model}, {cpus}, {python} and {logs} are filled in."""
     ready: Ready = Ready()
