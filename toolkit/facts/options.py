@@ -18,7 +18,8 @@ class Option:
     """One option. ``choices`` None: any value; ``open_choices``: the release has more than a source tells.
 
     ``kind``: str, int, float, json (a mapping) or flag (which takes no value); None: not told. ``plugin``: takes
-    enable, disable or a data type. ``unsure``: why its presence or form is in doubt. ``negation``: what switches a flag off.
+    enable, disable or a data type. ``unsure``: why its presence or form is in doubt. ``negation``: what switches a
+    flag off.
     """
 
     name: str
