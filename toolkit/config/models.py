@@ -280,7 +280,7 @@ class Service(Model):
     fmha: Literal["enable", "disable"] | None = None
     """Fused attention an engine must have been built with, or without."""
     canary: AnyCanary | None = None
-    """A request with a known right answer; it must be right before READY. For 'command', and models of 'triton', an HTTP request."""
+    """A request with a known right answer, right before READY. For 'command' and models of 'triton' an HTTP request."""
     late_compile: Literal["warn", "drain"] = "warn"
     """After READY something compiled: only tell, or withdraw readiness and start anew."""
     restart: Restart = Restart()

@@ -69,9 +69,8 @@ class TritonRuntime:
         """``tritonserver`` from PATH, which begins beside the interpreter; no package says its release."""
         stated = {str(canonicalize_name(key)): value for key, value in declared.items()}
         found = {each.name: each.version or "" for each in environment.distributions} if environment else {}
-        version = stated.get(PROGRAM)
-        origin = "declared" if version else "assumed"
-        return Program(PROGRAM, version, Path(PROGRAM), origin, packages={**stated, **found})  # type: ignore[arg-type]
+        version, packages = stated.get(PROGRAM), {**stated, **found}
+        return Program(PROGRAM, version, Path(PROGRAM), "declared" if version else "assumed", packages=packages)
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources.

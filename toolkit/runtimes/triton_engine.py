@@ -185,7 +185,7 @@ def release(context: Context) -> str | None:
 
 
 def _release_faults(told: Mapping[str, Any], context: Context, where: str) -> Iterator[ToolkitError]:
-    built, serves = told.get("trtllm_version"), release(context)
+    built, serves = told.get("release") or told.get("trtllm_version"), release(context)
     if built is not None and serves is not None and _public(str(built)) != _public(serves):
         yield ToolkitError(
             f"the engine was built by TensorRT-LLM {built}, and the back end of {serves} is to serve it",

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from toolkit.config.models import HttpRequest
 from toolkit.errors import ManyFaultsError, ToolkitError
@@ -198,9 +197,12 @@ class Job:
         )
 
     def _generation(self) -> Generation:
-        wire: Any = "triton" if self.given.backend_dir is not None else "triton_ids"
-        limit = self._engine.limits().get("max_input_len")
-        return Generation("completions", f"/v2/models/{self._engine.entry}", max_input_tokens=limit, wire=wire)
+        return Generation(
+            "completions",
+            f"/v2/models/{self._engine.entry}",
+            max_input_tokens=self._engine.limits().get("max_input_len"),
+            wire="triton" if self.given.backend_dir is not None else "triton_ids",
+        )
 
     def _warmup(self) -> Iterator[HttpProbe]:
         """Whole answers through the entry, which warm what stands before and behind the engine too."""
