@@ -44,6 +44,10 @@ def test_detaching_runs_this_coexist_and_no_folder_of_that_name(coexist, tmp_pat
 
 def test_logs_of_a_service_are_shown(coexist, running):
     assert "GET / HTTP/1.1" in coexist("logs", "web").out
+    assert "web | " in coexist("logs", "--all").out
+    lines = [json.loads(line) for line in coexist("logs", "--json").out.splitlines()]
+    assert all(list(line) == ["schema", "service", "rank", "at", "line"] for line in lines)
+    assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
     assert coexist("logs", "wbe").code == 1
 
 
