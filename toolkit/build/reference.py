@@ -104,7 +104,7 @@ def _make(
 
 def on_the_cpu(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of a child that computes on the CPU: a GPU is not ours to use before the plan gives it away."""
-    return {**base_env(python, environ), "CUDA_VISIBLE_DEVICES": ""}
+    return {**base_env(python, environ), "CUDA_VISIBLE_DEVICES": "", "GOMP_SPINCOUNT": "1000"}
 
 
 def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:
