@@ -228,7 +228,9 @@ def test_warm_lengths_are_all_sizes_that_prompts_are_padded_to() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 9, 31])
-def test_what_fills_a_prompt_up_changes_neither_its_logits_nor_what_follows(tmp_path: Path, count: int) -> None:
+def test_what_fills_a_prompt_up_changes_neither_its_logits_nor_what_follows(
+    tmp_path: Path, make: Any, count: int
+) -> None:
     engine, model, _ = make(tmp_path)
     prompt = [3 + token % 200 for token in range(count)]
     assert_same(engine.prefill(2, prompt), plain(model, prompt))
@@ -239,7 +241,7 @@ def test_what_fills_a_prompt_up_changes_neither_its_logits_nor_what_follows(tmp_
 
 def test_a_long_prompt_runs_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "CPU_PIECE", 8)
-    engine, model, packages = make(tmp_path)
+    engine, model, packages = made(tmp_path)
     prompt = [3 + token % 200 for token in range(21)]
     assert_same(engine.prefill(1, prompt), plain(model, prompt))
     assert packages["prefill"].calls == [(8, 8), (8, 16), (8, 24)]
@@ -249,7 +251,7 @@ def test_without_fused_attention_a_long_prompt_runs_in_one_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiled, "CPU_PIECE", 8)
-    engine, model, packages = make(tmp_path, fmha="disable")
+    engine, model, packages = made(tmp_path, fmha="disable")
     assert_same(engine.prefill(1, PROMPT), plain(model, PROMPT))
     assert len(packages["prefill"].calls) == 1
 

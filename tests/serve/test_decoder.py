@@ -38,7 +38,7 @@ def caches(decoder: Decoder, rows: int) -> list[torch.Tensor]:
 
 def prefill(decoder: Decoder, tokens: list[int], kv: list[torch.Tensor], start: int = 0) -> torch.Tensor:
     counting = torch.arange(start + len(tokens))
-    return decoder.prefill(torch.tensor(tokens), torch.tensor([start]), counting, kv)
+    return decoder.prefill(torch.tensor(tokens), torch.tensor([start]), torch.tensor([len(tokens) - 1]), counting, kv)
 
 
 def plain(model: Any, tokens: list[int]) -> torch.Tensor:
@@ -89,9 +89,9 @@ def test_looking_at_more_keys_than_needed_changes_nothing(tmp_path: Path) -> Non
     decoders.save(tmp_path)
     decoder = load(tmp_path)
     tight, wide = caches(decoder, 1), caches(decoder, 1)
-    tokens, start = torch.tensor(PROMPT), torch.tensor([0])
-    expected = decoder.prefill(tokens, start, torch.arange(len(PROMPT)), tight)
-    assert_same(decoder.prefill(tokens, start, torch.arange(MAX_SEQ_LEN), wide), expected)
+    tokens, start, last = torch.tensor(PROMPT), torch.tensor([0]), torch.tensor([len(PROMPT) - 1])
+    expected = decoder.prefill(tokens, start, last, torch.arange(len(PROMPT)), tight)
+    assert_same(decoder.prefill(tokens, start, last, torch.arange(MAX_SEQ_LEN), wide), expected)
 
 
 @pytest.mark.parametrize("fmha", ["enable", "disable"])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.serve.replay import PATIENCE, Replays, Rounds, key_buckets, padded, prompt_buckets, row_buckets
+from toolkit.serve.replay import PATIENCE, Replays, Rounds, key_buckets, padded, row_buckets
 
 VOCAB = 5
 
@@ -56,7 +56,7 @@ def made():
 
 @given(st.integers(1, 10_000))
 def test_buckets_grow_to_the_largest_size_itself(most):
-    for buckets in (row_buckets(most), key_buckets(most), prompt_buckets(most)):
+    for buckets in (row_buckets(most), key_buckets(most)):
         assert buckets == sorted(set(buckets))
         assert buckets[-1] == most
 
@@ -65,12 +65,6 @@ def test_buckets_grow_to_the_largest_size_itself(most):
 def test_a_size_is_padded_to_the_next_bucket_or_to_none(size, most):
     found = padded(size, row_buckets(most))
     assert found is None if size > most else found >= size
-
-
-@given(st.integers(1, 10_000), st.integers(1, 10_000))
-def test_at_most_half_of_a_padded_prompt_is_padding(size, most):
-    found = padded(size, prompt_buckets(most))
-    assert found is None or found < 2 * size
 
 
 def test_a_batch_is_padded_and_its_own_rows_come_back(made):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serve.test_compiled import make
+from tests.serve.test_compiled import made
 from tests.serve.test_decoder import PROMPT, plain
 from toolkit.errors import ToolkitError
 from toolkit.serve.compiled import CompiledEngine
@@ -14,7 +14,7 @@ from toolkit.serve.verify_engine import check_canary, check_logits, greedy
 
 
 def with_reference(folder: Path, tokens: int = 4) -> tuple[CompiledEngine, dict[str, Any], Path]:
-    engine, model, _ = make(folder)
+    engine, model, _ = made(folder)
     expected: list[int] = []
     for _ in range(tokens):
         expected.append(int(plain(model, [*PROMPT, *expected]).argmax()))

@@ -58,16 +58,17 @@ def trace(model: Decoder, info: Mapping[str, Any], phase: str) -> ExportedProgra
         size = min(_TRACED_ROWS, limits["max_batch_size"])
         rows = Dim("rows", min=1, max=limits["max_batch_size"]) if size > 1 else None
         dynamic = {0: rows} if rows else None
-        inputs = (torch.zeros(size, dtype=torch.int64, device=device), torch.arange(size, device=device), keys)
+        tokens = torch.zeros(size, dtype=torch.int64, device=device)
+        inputs: tuple[Any, ...] = (tokens, torch.arange(size, device=device), keys)
         caches = traced_caches(info, size)
-        shapes = (dynamic, dynamic, {0: span}, [dynamic] * len(caches))
+        shapes: tuple[Any, ...] = (dynamic, dynamic, {0: span}, [dynamic] * len(caches))
         module: nn.Module = DecodeGraph(model)
     else:
-        tokens = Dim("tokens", min=1, max=limits["max_input_len"])
+        length = Dim("tokens", min=1, max=limits["max_input_len"])
         prompt = torch.zeros(min(_TRACED_TOKENS, limits["max_input_len"]), dtype=torch.int64, device=device)
         inputs = (prompt, torch.zeros(1, dtype=torch.int64, device=device), keys[:1], keys)
         caches = traced_caches(info, 1)
-        shapes = ({0: tokens}, None, None, {0: span}, [None] * len(caches))
+        shapes = ({0: length}, None, None, {0: span}, [None] * len(caches))
         module = PrefillGraph(model)
     with torch.no_grad():
         return torch.export.export(

@@ -18,7 +18,7 @@ from toolkit.serve import native, packing
 from toolkit.serve.architecture import read_json
 from toolkit.serve.isa import missing_features
 from toolkit.serve.kv_cache import divide, workspace_bytes
-from toolkit.serve.replay import GraphPool, Pool, Replays, padded, prompt_buckets
+from toolkit.serve.replay import GraphPool, Pool, Replays
 from toolkit.serve.weights import load_tensors
 
 ENGINE_FORMAT = 2
@@ -85,15 +85,13 @@ class CompiledEngine:
         self._counting = torch.arange(self.max_seq_len, device=self._device)
         self._lengths = [0] * self.max_batch_size
         self._views: dict[tuple[int, int], list[Tensor]] = {}
-        self._prompt_sizes: Sequence[int] = prompt_lengths(min(self.max_input_len, self.max_seq_len - 1))
         self._replays: Replays | None = None
         if self._device.type == "cuda":
             self.replay_with(GraphPool(self._device))
 
     def replay_with(self, pool: Pool) -> None:
-        """From now on decode steps are captured and replayed, and prompts padded: every size is one that was warmed."""
+        """From now on decode steps are captured and replayed."""
         self._replays = Replays(self._run_decode, pool, self._cache, self.max_batch_size, self.max_seq_len)
-        self._prompt_sizes = prompt_buckets(min(self.max_input_len, self.max_seq_len - 1))
 
     @classmethod
     def load(cls, engine_dir: Path, device: str, on_part: OnPart = lambda name, seconds: None) -> CompiledEngine:
@@ -220,7 +218,9 @@ class CompiledEngine:
         """Keys of the shapes to warm: every decode batch, prompt lengths, stored blocks; or just one (``single``)."""
         if mode == "single":
             return ["prefill:1"]
-        sizes = {"prefill": self._prompt_sizes, "decode": range(1, self.max_batch_size + 1), "blocks": range(1, 2)}
+        longest = min(self.max_input_len, self.max_seq_len - 1)
+        lengths = sorted({*prompt_lengths(min(self._longest_piece(), longest)), longest})
+        sizes = {"prefill": lengths, "decode": range(1, self.max_batch_size + 1), "blocks": range(1, 2)}
         if self._replays is not None:
             sizes["decode"] = self._replays.buckets
         if not self.stored_blocks:
@@ -246,7 +246,7 @@ class CompiledEngine:
 
     def _run_shape(self, phase: str, size: int, slots: Sequence[int]) -> None:
         if phase == "prefill":
-            self._run_prefill(0, [0] * size, 0)
+            self.prefill(0, [0] * size)
         elif phase == "decode" and self._replays is not None:
             self._replays.capture(size)
         elif phase == "blocks":

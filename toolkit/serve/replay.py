@@ -35,12 +35,6 @@ def key_buckets(most: int) -> list[int]:
     return [*sizes, most]
 
 
-def prompt_buckets(most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, … and ``most``: at most half of what is computed is padding."""
-    sizes = {size for n in range(most.bit_length()) for size in (1 << n, 3 << n) if size < most}
-    return sorted({*sizes, most})
-
-
 def padded(size: int, buckets: Sequence[int]) -> int | None:
     """The smallest bucket that holds ``size``; None when none does."""
     return next((bucket for bucket in buckets if bucket >= size), None)
