@@ -16,6 +16,7 @@ from toolkit.assemble import (
     beside,
     build_machine,
     engines,
+    fused_answers,
     kept,
     launches,
     needs,
@@ -279,6 +280,7 @@ def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Sup
     stage, held = again.stage, again.held
 
     def on_change(supervisor: Supervisor) -> None:
+        fused_answers.remember(again.stage, supervisor.proofs())
         for tell in told:
             tell(supervisor)
 

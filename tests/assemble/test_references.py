@@ -4,18 +4,21 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from toolkit import canaries
-from toolkit.assemble import paths
+from toolkit.assemble import fused_answers, paths
 from toolkit.assemble.launches import Engine
 from toolkit.assemble.references import World, of_deployment
 from toolkit.build.reference import NO_TRANSFORMERS, Outcome
-from toolkit.canaries import CanaryPrompt, CanarySet, Reference
+from toolkit.canaries import Answer, CanaryPrompt, CanarySet, Reference
 from toolkit.config import load
 from toolkit.errors import ManyFaultsError
+from toolkit.home import Home
+from toolkit.warm import Proof
 
 SHORT = CanaryPrompt("short", "The capital of France is", 1, 1, "context_fmha", 1)
 LONG = CanaryPrompt("chunked", "long", 1, 513, "chunked_prefill", 1)
@@ -151,6 +154,37 @@ def test_an_engine_of_our_own_is_asked_a_set_where_it_shares_prefixes(bench: Ben
     child = Child(LACKS)
     found = bench.made("runtime: torch, engine: llm", child, top=ENGINES, facts=FACTS)
     assert (len(child.asked) > 0, len(found)) == (bool(asked), asked)
+
+
+def fused(bench: Bench, checkpoint: str = "c" * 64) -> None:
+    """A fused engine of this checkpoint was proven by what its service expects, and answered the set."""
+    service = 'runtime: trtllm, engine: llm, canary: {expected: " Paris"}'
+    facts = {**FACTS, "checkpoint": checkpoint, "plugin_config": {"tokens_per_block": 64, "context_fmha": True}}
+    document = bench.made(service, Child(LACKS), top=ENGINES, facts=facts)["llm"]
+    asked = canaries.of_document(document)
+    answers = {prompt.id: Answer(f" {prompt.id} of it") for prompt in asked.prompts}
+    deployment = load.deployment(bench.folder / "deployment.yaml").model
+    engine = Engine(bench.folder, "f" * 64, facts)
+    stage = SimpleNamespace(
+        deployment=deployment, engines={"llm": engine}, references={"llm": document}, home=Home(bench.folder)
+    )
+    proof = Proof(None, (), None, None, None, (), 0.0, answers)
+    fused_answers.remember(stage, {"llm": proof})  # type: ignore[arg-type]
+
+
+def test_an_unfused_engine_is_held_against_a_fused_one_of_its_checkpoint(bench: Bench):
+    fused(bench)
+    facts = {**FACTS, "checkpoint": "c" * 64}
+    service = "runtime: trtllm, engine: llm"
+    found = canaries.of_document(bench.made(service, Child(LACKS), top=ENGINES, facts=facts)["llm"])
+    assert {name: each.text for name, each in found.references.items()} == {"short": " short"}
+    assert found.source == "first words of the fused engine ffffffffffffffff of the same checkpoint"
+    assert "right answers are first words of the fused engine" in bench.reports[-1]
+
+
+def test_a_fused_engine_of_another_checkpoint_says_nothing(bench: Bench):
+    fused(bench, "d" * 64)
+    bench.refused("runtime: trtllm, engine: llm", Child(LACKS), top=ENGINES, facts={**FACTS, "checkpoint": "c" * 64})
 
 
 def test_answers_of_quantised_models_are_compared_with_nothing(bench: Bench):

@@ -86,6 +86,13 @@ def test_an_engine_without_right_answers_is_published_and_says_why_it_has_none(
     assert asked == []
 
 
+def test_engines_of_one_checkpoint_know_that_they_are(trtllm: TrtllmBench) -> None:
+    fused, unfused = (trtllm.ensure(f"checkpoint: ckpt\nfmha: {fmha}\n").info for fmha in ("enable", "disable"))
+    assert fused["checkpoint"] == unfused["checkpoint"]
+    trtllm.checkpoint(2)
+    assert trtllm.ensure("checkpoint: ckpt\n").info["checkpoint"] != fused["checkpoint"]
+
+
 def test_chunks_are_reached_where_the_engine_can_start_behind_one(tmp_path: Path) -> None:
     able = {"context_fmha": True, "use_paged_context_fmha": True, "tokens_per_block": 64}
     limits = {"max_input_len": 1024, "max_seq_len": 2048, "max_num_tokens": 256}

@@ -60,3 +60,9 @@ def test_in_a_chat_nothing_is_recorded_so_repeats_must_agree():
     assert check.expected_text == " Paris"
     assert asked is not None
     assert (asked.references, asked.prompts[0].times) == ({}, 2)
+
+
+def test_the_first_word_of_a_fused_engine_is_what_is_expected_where_nothing_else_is_known():
+    found = CanarySet((PROMPT,), {"short": Reference((), (), " four")}, 0.0, "a fused engine")
+    check, _ = canary_of(context(LLM, reference=canaries.to_document(found)))
+    assert check == CanaryCheck("One, two, three,", 3, expected_text=" four")

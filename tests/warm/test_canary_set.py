@@ -80,6 +80,7 @@ async def test_every_prompt_is_asked_as_often_as_it_is_to_be_and_in_a_row(server
     assert proof.canary is not None
     assert proof.canary.ok
     assert answers.asked == ["short", "cached", "cached", "shared_prefix", "chunked"]
+    assert {name: answer.text for name, answer in proof.answers.items()} == RIGHT
     assert {(body["max_tokens"], body["temperature"]) for body in answers.bodies} == {(3, 0)}
     assert not any("return_token_ids" in body for body in answers.bodies)
 

@@ -41,7 +41,7 @@ from toolkit.build.trtllm_readback import EngineConfig
 from toolkit.build.trtllm_versions import BuildRelease, build_release, installed
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
-from toolkit.store import Store, hash_files
+from toolkit.store import Store, fingerprint, hash_files
 from toolkit.units import format_bytes, format_duration
 
 PHASE = "context"
@@ -102,7 +102,7 @@ def ensure(
     entry = store.ensure(
         loaded.model.name,
         name,
-        lambda folder: _build(asked, chosen, folder, world, converted),
+        lambda folder: _with_checkpoint(_build(asked, chosen, folder, world, converted), files),
         force=force,
         report=report,
     )
@@ -225,6 +225,11 @@ def _build(asked: Asked, chosen: Chosen, folder: Path, world: World, converted: 
         "notes": [*chosen.notes, *notes, *trtllm_machine.notes(world.machine), told],
         "engine": {**_engine(job, engine, needed), "canary_set": right},
     }
+
+
+def _with_checkpoint(made: Mapping[str, Any], files: Mapping[str, str]) -> Mapping[str, Any]:
+    """The same facts with what tells engines of one checkpoint."""
+    return {**made, "engine": {**made["engine"], "checkpoint": fingerprint({"checkpoint": dict(files)})}}
 
 
 @contextmanager

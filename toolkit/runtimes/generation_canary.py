@@ -35,7 +35,8 @@ def canary_of(context: Context, *, plain: bool = True) -> tuple[CanaryCheck, Can
     sure = canaries.cut(short, canaries.decided(short, found.bound))
     if not sure.text.strip():
         raise _undecided(context.name, found)
-    return CanaryCheck(found.prompts[0].text, len(sure.tokens), expected_text=sure.text), found
+    tokens = len(sure.tokens) or found.prompts[0].max_tokens  # a fused engine told its text only
+    return CanaryCheck(found.prompts[0].text, tokens, expected_text=sure.text), found
 
 
 def _undecided(name: str, found: CanarySet) -> ToolkitError:

@@ -439,6 +439,11 @@ class Supervisor:
             self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar, address=self.address
         )
 
+    def proofs(self) -> dict[str, warm.Proof]:
+        """What PRIME proved of each service that serves."""
+        serving = ((name, each) for name, each in self._instances.items() if each.state is State.SERVING)
+        return {name: each.proof for name, each in serving if each.proof is not None}
+
     def waiting(self) -> set[str]:
         """Services whose turn has not come."""
         return {name for name, each in self._instances.items() if each.state is State.INIT and not each.begun}

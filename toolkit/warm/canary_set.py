@@ -16,15 +16,18 @@ REFUSED_STATUSES = frozenset({400, 413, 422})
 Patiently = Callable[[Callable[[], Awaitable[Answer]]], Awaitable[Answer]]
 
 
-async def prove(client: Client, found: CanarySet, patiently: Patiently) -> None:
-    """Returns once every prompt was answered right, as often as it is to be asked.
+async def prove(client: Client, found: CanarySet, patiently: Patiently) -> dict[str, Answer]:
+    """The answers by prompt, once every prompt was answered right as often as it is to be asked.
 
     Raises: WarmupError ``canary_wrong`` with the guard to look at; ``request_failed``.
     """
+    right: dict[str, Answer] = {}
     for prompt in found.prompts:
         answers = [await patiently(partial(_ask, client, prompt)) for _ in range(prompt.times)]
         if wrong := canaries.judge([prompt], {prompt.id: answers}, found.references, found.bound):
             raise _veto(wrong[0], found)
+        right[prompt.id] = answers[0]
+    return right
 
 
 def hint(guard: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from toolkit.canaries import Answer
 from toolkit.errors import ToolkitError
 from toolkit.runtimes.base import Probes
 
@@ -79,7 +80,8 @@ class Proof:
 
     ``first_token_ms``: every probe in order; ``p50_ms`` and ``p99_ms``: of the steady last ones (None without
     probes). ``compile_events``: the server's own counter when the proof ended (nothing compiled during it; a later
-    higher count is a late compile), None when not observable. ``keys``: compile keys that have run.
+    higher count is a late compile), None when not observable. ``keys``: compile keys that have run. ``answers``: to the
+    canary set, by prompt.
     """
 
     canary: CanaryResult | None
@@ -89,6 +91,7 @@ class Proof:
     compile_events: int | None
     keys: tuple[str, ...]
     seconds: float
+    answers: Mapping[str, Answer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import aiohttp
 
+from toolkit.canaries import Answer
 from toolkit.config.models import Warmup
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe
 from toolkit.warm import canary, canary_set, prompts
@@ -43,7 +44,7 @@ async def prime(
     started_s = clock.now()
     keys = await run.warm()
     verdict = await run.canary()
-    await run.canary_set()
+    answers = await run.canary_set()
     samples, compiles = await run.prove(target.probes.generation if mode != "none" else None)
     steady_ms = [sample.ms for sample in samples[-WINDOW:]]
     return Proof(
@@ -54,6 +55,7 @@ async def prime(
         compile_events=compiles,
         keys=keys,
         seconds=clock.now() - started_s,
+        answers=answers,
     )
 
 
@@ -92,13 +94,14 @@ class _Prime:
             )
         return verdict
 
-    async def canary_set(self) -> None:
-        """Returns once the prompts that reach cached blocks and chunks were answered right; at once without any."""
+    async def canary_set(self) -> Mapping[str, Answer]:
+        """The right answers to the prompts that reach cached blocks and chunks, by prompt; none without any."""
         found = self.client.target.probes.canary_set
-        if found is not None:
-            done = len(self.warmups)
-            self._tell(done, f"canary set: {', '.join(prompt.id for prompt in found.prompts)}")
-            await canary_set.prove(self.client, found, partial(self._patiently, done))
+        if found is None:
+            return {}
+        done = len(self.warmups)
+        self._tell(done, f"canary set: {', '.join(prompt.id for prompt in found.prompts)}")
+        return await canary_set.prove(self.client, found, partial(self._patiently, done))
 
     async def prove(self, generation: Generation | None) -> tuple[tuple[Sample, ...], int | None]:
         """The samples of the round that proved it, and the compile counter at its end."""
