@@ -8,7 +8,7 @@ users have it: a server process, asked over HTTP by as many connections as there
 ``encode`` for its text: no server, no HTTP and no JSON are charged to it, so the ratio is a lower bound of what a
 user of a server around it would see. ``batch`` is its ``encode`` over all texts at once, which no server that is
 asked text by text can have: an upper bound. Every round runs each of them in turn; told are medians over rounds, and
-the median of the rounds' ratios.
+the median of the rounds' ratios. Processor time a text is told beside it: other programs of the machine change it less.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENTS = (1, 8, 64)
@@ -51,15 +55,15 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def frontend(model_dir: Path, threads: int) -> Iterator[int]:
-    """The port of our server, warmed and registered."""
+def frontend(model_dir: Path, threads: int) -> Iterator[tuple[int, psutil.Process]]:
+    """The port and process of our server, warmed and registered."""
     argv = [sys.executable, str(ROOT / "toolkit/serve/run.py"), "frontend", "--model-dir", str(model_dir)]
     environment = {**os.environ, "COEXIST_TOKEN": TOKEN, "OMP_NUM_THREADS": str(threads)}
     process = subprocess.Popen(
         [*argv, "--port", "0", "--device", "cpu"], env=environment, stderr=subprocess.PIPE, text=True
     )
     try:
-        yield _started(process)
+        yield _started(process), psutil.Process(process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
@@ -131,10 +135,21 @@ def ask_threads(model: Any, clients: int, given: Sequence[str]) -> None:
         list(pool.map(lambda text: model.encode([text], show_progress_bar=False), given))
 
 
-def texts_per_second(run: Callable[[Sequence[str]], None], given: Sequence[str]) -> float:
-    began_s = time.monotonic()
-    run(given)
-    return len(given) / (time.monotonic() - began_s)
+@dataclass(frozen=True)
+class Rate:
+    """What one side did in one round."""
+
+    texts_per_s: float
+    cpu_ms: float
+
+
+def rate(run: Callable[[], None], count: int, process: psutil.Process) -> Rate:
+    """Of ``count`` texts, and the processor time of ``process`` for each."""
+    began_s, before = time.monotonic(), process.cpu_times()
+    run()
+    after = process.cpu_times()
+    cpu_s = after.user + after.system - before.user - before.system
+    return Rate(count / (time.monotonic() - began_s), cpu_s / count * 1e3)
 
 
 def measure(model_dir: Path, threads: int, rounds: int, count: int) -> dict[str, Any]:
@@ -142,43 +157,52 @@ def measure(model_dir: Path, threads: int, rounds: int, count: int) -> dict[str,
     # As coexist sets it for its services: threads that spin at a barrier measure the other programs of the machine.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     model = sentence_transformer(model_dir, threads)
-    rates: dict[str, list[tuple[float, float]]] = {str(n): [] for n in CLIENTS}
-    batch: list[float] = []
-    with frontend(model_dir, threads) as port:
+    rates: dict[str, list[tuple[Rate, Rate]]] = {str(n): [] for n in CLIENTS}
+    batch: list[Rate] = []
+    here = psutil.Process()
+    with frontend(model_dir, threads) as (port, server):
         for number in range(rounds):
             given = texts(count, 100 + number)
             for clients in CLIENTS:
-                ours = texts_per_second(lambda t, n=clients: ask_frontend(port, n, t), given)  # type: ignore[misc]
-                theirs = texts_per_second(lambda t, n=clients: ask_threads(model, n, t), given)  # type: ignore[misc]
+                ours = rate(partial(ask_frontend, port, clients, given), count, server)
+                theirs = rate(partial(ask_threads, model, clients, given), count, here)
                 rates[str(clients)].append((ours, theirs))
-            batch.append(texts_per_second(lambda t: model.encode(list(t), show_progress_bar=False), given))
+            batch.append(rate(partial(model.encode, given, show_progress_bar=False), count, here))
     return {
         "threads": threads,
         "texts": count,
         "rounds": rounds,
         "clients": {name: summary(pairs) for name, pairs in rates.items()},
-        "sentence_transformers_batch_texts_per_s": statistics.median(batch),
+        "sentence_transformers_batch_texts_per_s": statistics.median(one.texts_per_s for one in batch),
+        "sentence_transformers_batch_cpu_ms": statistics.median(one.cpu_ms for one in batch),
     }
 
 
-def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    ours, theirs = zip(*pairs, strict=True)
-    ratios = [a / b for a, b in pairs]
+def summary(pairs: Sequence[tuple[Rate, Rate]]) -> dict[str, float]:
+    ratios = [ours.texts_per_s / theirs.texts_per_s for ours, theirs in pairs]
+    median = statistics.median
     return {
-        "frontend_texts_per_s": statistics.median(ours),
-        "sentence_transformers_texts_per_s": statistics.median(theirs),
-        "ratio": statistics.median(ratios),
+        "frontend_texts_per_s": median(ours.texts_per_s for ours, _ in pairs),
+        "sentence_transformers_texts_per_s": median(theirs.texts_per_s for _, theirs in pairs),
+        "ratio": median(ratios),
         "ratio_worst": min(ratios),
+        "frontend_cpu_ms": median(ours.cpu_ms for ours, _ in pairs),
+        "sentence_transformers_cpu_ms": median(theirs.cpu_ms for _, theirs in pairs),
     }
 
 
 def show(numbers: dict[str, Any]) -> None:
     print(f"{numbers['threads']} threads, {numbers['texts']} texts, medians of {numbers['rounds']} rounds")
-    print("clients  frontend  sentence-transformers  ratio  (worst)")
+    print("         texts a second                                   processor ms a text")
+    print("clients  frontend  sentence-transformers  ratio  (worst)  frontend  sentence-transformers")
     for clients, row in numbers["clients"].items():
         ours, theirs = row["frontend_texts_per_s"], row["sentence_transformers_texts_per_s"]
-        print(f"{clients:>7}  {ours:>8.0f}  {theirs:>21.0f}  {row['ratio']:>5.2f}  ({row['ratio_worst']:.2f})")
-    print(f"  batch            {numbers['sentence_transformers_batch_texts_per_s']:>14.0f}")
+        print(
+            f"{clients:>7}  {ours:>8.0f}  {theirs:>21.0f}  {row['ratio']:>5.2f}  ({row['ratio_worst']:>5.2f})", end="  "
+        )
+        print(f"{row['frontend_cpu_ms']:>8.2f}  {row['sentence_transformers_cpu_ms']:>21.2f}")
+    name = "sentence_transformers_batch"
+    print(f"  batch  {numbers[f'{name}_texts_per_s']:>31.0f}  {numbers[f'{name}_cpu_ms']:>47.2f}")
 
 
 def main() -> None:

@@ -91,7 +91,7 @@ BODIES = st.dictionaries(st.sampled_from([*BODY["properties"], "other"]), VALUES
 JUDGE = jsonschema_rs.validator_for(json.loads(json.dumps(BODY)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(BODIES | VALUES)
 def test_the_verdict_is_that_of_json_schema(value: Any) -> None:
     assert (fault(value, BODY) is None) == JUDGE.is_valid(value)

@@ -33,6 +33,8 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 CPU_BATCH_TOKENS_PER_THREAD = 256
 CUDA_BATCH_TOKENS = 65536
 PROBE_TEXT = "Hello"
+# So many characters are tokens in less time than it takes to hand them to a thread and back on a busy machine.
+INLINE_CHARACTERS = 4096
 
 
 class FrontendMetrics(Metrics):
@@ -141,7 +143,8 @@ class FrontendBackend:
     async def _rerank(self, request: web.Request) -> web.StreamResponse:
         ask = rerank.parse(await read_object(request, rerank.BODY), self._model_name)
         scorer = self._scorer
-        tokens = await asyncio.to_thread(scorer.tokens, self._tokenizer, ask.query, ask.documents)
+        characters = len(ask.query) * len(ask.documents) + sum(map(len, ask.documents))
+        tokens = await _encoded(characters, lambda: scorer.tokens(self._tokenizer, ask.query, ask.documents))
         truncated = self._cut(ask, tokens)
         rows = await self._embed(tokens)
         scores = await asyncio.to_thread(scorer.scores, rows)
@@ -160,7 +163,7 @@ class FrontendBackend:
     async def _tokenize(self, ask: embeddings.Ask) -> list[Tokens]:
         if ask.ids:
             return [self._tokenizer.cut(ids) for ids in ask.ids]
-        return await asyncio.to_thread(self._tokenizer.encode, ask.texts)
+        return await _encoded(sum(map(len, ask.texts)), lambda: self._tokenizer.encode(ask.texts))
 
     async def _embed(self, tokens: Sequence[Tokens]) -> list[torch.Tensor]:
         loop = asyncio.get_running_loop()
@@ -181,6 +184,13 @@ class FrontendBackend:
         finally:
             request.cancelled = True
         return [request.vectors[index] for index in range(len(tokens))]
+
+
+async def _encoded(characters: int, encode: Callable[[], list[Tokens]]) -> list[Tokens]:
+    """What ``encode`` makes of so many characters; many do not keep the event loop."""
+    if characters <= INLINE_CHARACTERS:
+        return encode()
+    return await asyncio.to_thread(encode)
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
