@@ -39,7 +39,7 @@ class Uncompiled:
 def engine_info(fmha: str = "enable", **changes: Any) -> dict[str, Any]:
     limits = {"max_batch_size": SLOTS, "max_input_len": MAX_INPUT_LEN, "max_seq_len": MAX_SEQ_LEN}
     return {
-        "format": 2, "device": "cpu", "vocab_size": decoders.VOCAB, "eos_token_ids": [2], "limits": limits,
+        "format": 3, "device": "cpu", "vocab_size": decoders.VOCAB, "eos_token_ids": [2], "limits": limits,
         "fmha": fmha, "kv_cache": {"reuse": fmha == "enable"}, **changes,
     }  # fmt: skip
 

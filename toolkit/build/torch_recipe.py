@@ -16,7 +16,7 @@ from toolkit.names import suggestion
 from toolkit.store import fingerprint, hash_files
 
 # Counts up when what the same recipe is built into changes.
-BUILDER_VERSION = 3
+BUILDER_VERSION = 4
 OPTIONS = ("device", "inductor")
 DEVICES = ("auto", "cpu", "cuda")
 _MODEL_FILES = ("*.safetensors", "*.json", "*.jinja")

@@ -21,7 +21,7 @@ from toolkit.serve.kv_cache import divide, workspace_bytes
 from toolkit.serve.replay import GraphPool, Pool, Replays
 from toolkit.serve.weights import load_tensors
 
-ENGINE_FORMAT = 2
+ENGINE_FORMAT = 3
 PHASES = ("prefill", "decode")
 SMALLEST_STEP = 4
 # Keys that a decode step looks at are padded to a multiple; the mask hides those that are too many.
