@@ -219,18 +219,20 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     check_runtimes(deployment)
     folder = StateFolder(home.state(deployment.model.name))
     folder.refuse_running(deployment.model.name)
+    host = this_host()
     # Before a long build: does it fit at all, and would its programs take what they are to be given?
-    stage = _stage_to_show(deployment, this_host(), paths.find(deployment, Store(home.root)), home)
+    stage = _stage_to_show(deployment, host, paths.find(deployment, Store(home.root)), home)
     check_programs(deployment, launches.launches(stage))
-    return prepare_beside(deployment, home, report, folder.left())
+    return _prepared(deployment, home, report, host, folder.left())
 
 
-def prepare_beside(deployment: LoadedDeployment, home: Home, report: Report, running: Mapping[str, Running]) -> Stage:
-    """As ``prepare``, where services of the deployment run; those that are wanted as they are stay where they are."""
-    check_runtimes(deployment)
+def _prepared(
+    deployment: LoadedDeployment, home: Home, report: Report, host: Host, running: Mapping[str, Running]
+) -> Stage:
+    """The stage; of the services that run, those that are wanted as they are stay where they are."""
     store = Store(home.root)
     found = paths.find(deployment, store)
-    check(deployment, this_host(), home, report)
+    check(deployment, host, home, report)
     built = build_engines(deployment, found, store, report)
     ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
     world = references.this_world(home.references, store.hash_cache)
@@ -273,7 +275,9 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
 
 def _again(home: Home, config: Path, running: Mapping[str, Running]) -> Stage:
     """The stage of another file for the deployment that runs here."""
-    return prepare_beside(load.deployment(config), home, lambda _: None, running)
+    deployment = load.deployment(config)
+    check_runtimes(deployment)
+    return _prepared(deployment, home, lambda _: None, this_host(), running)
 
 
 def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Supervisor:

@@ -57,10 +57,11 @@ def test_an_unknown_service_suggests_the_nearest(coexist, running):
     assert "web" in answer.error["hint"]
 
 
-def test_a_second_up_is_refused_while_the_first_runs(coexist, running, tmp_path):
+def test_a_second_up_changes_nothing_where_nothing_is_different(coexist, running, tmp_path):
     answer = coexist("up", tmp_path / "deploy.yaml", "--json")
-    assert answer.code == 1
-    assert answer.error["code"] in {"already_running", "port_in_use", "does_not_fit"}
+    assert (answer.code, answer.document["changes"]["unchanged"]) == (0, ["web"])
+    assert answer.document["services"][0]["pid"] == running["services"][0]["pid"]
+    assert "unchanged: web" in answer.err
 
 
 def test_stopping_the_last_service_ends_nothing_it_can_be_started_again(coexist, running):

@@ -85,6 +85,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
                 "stages": [],
                 "first_token_ms": {"first": None, "p50": None, "p99": None},
                 "canary": {"ok": None, "expected": None, "got": None},
+                "proof": None,
                 "late_compiles": None,
                 "placement": None,
                 "gpus": [{"uuid": "GPU-a", "index": 0, "budget_mib": None}],
