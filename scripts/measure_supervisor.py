@@ -8,6 +8,8 @@ Read are, for each of them, with children that answer HTTP on loopback and do no
 - *restart*: from kill -9 of a child to the first line of its replacement, one child after another; the median and the
   worst. coexist waits on purpose before it starts a child again; that time, which its event log tells, is taken off.
   The replacement's own way to its first line (the interpreter, and coexist's pinning) is in it for all three.
+- *from the condition on*: the part of it after the moment from which coexist may start the replacement: nothing of the
+  old tree is left, and the wait is over. The others have no such moment.
 - *idle*: processor time of the supervisor and its helpers over ``--idle`` seconds, as a share of one core.
 - *memory*: PSS of the same processes, so that shared pages count once.
 - *left*: children that live on five seconds after kill -9 of the supervisor.
@@ -42,7 +44,7 @@ LIMIT_S = 60.0
 LEFT_AFTER_S = 5.0
 CHILD = """\
 import os, sys, time
-born = time.monotonic_ns()
+born = time.time_ns()
 name, port, folder = sys.argv[1:]
 path = f"{folder}/{name}.{os.getpid()}"
 with open(path + ".new", "w") as file:
@@ -68,6 +70,7 @@ class Reading:
     name: str
     restart_ms: float
     worst_restart_ms: float
+    from_condition_ms: float | None
     idle_percent: float
     memory_mib: float
     left: int
@@ -85,7 +88,7 @@ class Scene:
         return [sys.executable, "-I", "-S", child, f"c{number}", str(self.ports[number]), str(self.folder / "born")]
 
     def born(self, number: int) -> dict[int, int]:
-        """When each process of this child began, by pid; monotonic nanoseconds."""
+        """When each process of this child began, by pid; nanoseconds since 1970."""
         paths = (self.folder / "born").glob(f"c{number}.*.born")
         return {int(path.name.split(".")[1]): int(path.read_text()) for path in paths}
 
@@ -175,7 +178,7 @@ def measure(name: str, idle_s: float) -> Reading:
             wait(lambda: len(made.alive()) == CHILDREN and is_settled(name, made), "all children run")
             time.sleep(3.0)  # what a start leaves to do
             idle, memory = idle_percent(process.pid, made, idle_s), memory_mib(process.pid, made)
-            times = [restart_ms(name, made, number) for number in range(CHILDREN)]
+            found = [restart(name, made, number) for number in range(CHILDREN)]
             wait(lambda: len(made.alive()) == CHILDREN and is_settled(name, made), "all children run again")
             process.kill()
             process.wait()
@@ -186,7 +189,10 @@ def measure(name: str, idle_s: float) -> Reading:
             process.wait()
             for pid in made.alive():
                 os.kill(pid, signal.SIGKILL)
-    return Reading(name, statistics.median(times), max(times), idle, memory, left)
+    times = [each.total_ms for each in found]
+    conditions = [each.from_condition_ms for each in found if each.from_condition_ms is not None]
+    since = statistics.median(conditions) if conditions else None
+    return Reading(name, statistics.median(times), max(times), since, idle, memory, left)
 
 
 def is_settled(name: str, made: Scene) -> bool:
@@ -209,32 +215,41 @@ def wait(holds: Callable[[], Any], what: str) -> None:
         time.sleep(0.005)
 
 
-def restart_ms(name: str, made: Scene, number: int) -> float:
+@dataclass(frozen=True)
+class Restart:
+    """One restart, in milliseconds; ``from_condition_ms`` None: not told."""
+
+    total_ms: float
+    from_condition_ms: float | None = None
+
+
+def restart(name: str, made: Scene, number: int) -> Restart:
     """From kill -9 of the child to the first line of its replacement, without a wait on purpose."""
     before = made.born(number)
     (victim,) = [pid for pid in made.alive() if pid in before]
-    killed_ns = time.monotonic_ns()
+    killed_ns = time.time_ns()
     os.kill(victim, signal.SIGKILL)
     wait(lambda: len(made.born(number)) > len(before), f"child {number} is replaced")
     (born_ns,) = [born for pid, born in made.born(number).items() if pid not in before]
-    waited_ms = 0.0
-    if name == "coexist":
-        wait(lambda: is_settled(name, made), "the replacement serves")
-        waited_ms = backoff_ms((_state(made) / "events.jsonl").read_text().splitlines(), f"c{number}")
-    return (born_ns - killed_ns) / 1e6 - waited_ms
+    total_ms = (born_ns - killed_ns) / 1e6
+    if name != "coexist":
+        return Restart(total_ms)
+    wait(lambda: is_settled(name, made), "the replacement serves")
+    began_s, ended_s = backoff((_state(made) / "events.jsonl").read_text().splitlines(), f"c{number}")
+    return Restart(total_ms - (ended_s - began_s) * 1000, born_ns / 1e6 - ended_s * 1000)
 
 
-def backoff_ms(events: Sequence[str], service: str) -> float:
-    """How long the service was in BACKOFF the last time, by the event log."""
-    began = ended = None
+def backoff(events: Sequence[str], service: str) -> tuple[float, float]:
+    """When the service's last BACKOFF began and ended by the event log; seconds since 1970."""
+    began_s = ended_s = 0.0
     for event in map(json.loads, events):
         if event["service"] == service and event["kind"] == "transition":
-            at = datetime.fromisoformat(event["at"].replace("Z", "+00:00"))
+            at_s = datetime.fromisoformat(event["at"].replace("Z", "+00:00")).timestamp()
             if event["to"] == "BACKOFF":
-                began = at
+                began_s = at_s
             elif event["from"] == "BACKOFF":
-                ended = at
-    return (ended - began).total_seconds() * 1000 if began and ended else 0.0
+                ended_s = at_s
+    return began_s, ended_s
 
 
 def helpers(pid: int, made: Scene) -> list[psutil.Process]:
@@ -263,14 +278,17 @@ def memory_mib(pid: int, made: Scene) -> float:
 
 def table(readings: Sequence[Reading]) -> str:
     """The readings as a Markdown table."""
-    head = ["| | restart, median (worst) | idle CPU | memory | children left |", "|---|---|---|---|---|"]
+    columns = ["", "restart, median (worst)", "from the condition on", "idle CPU", "memory", "children left"]
+    head = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     return "\n".join(head + [_row(each) for each in readings])
 
 
 def _row(each: Reading) -> str:
-    restart = f"{each.restart_ms:.0f} ms ({each.worst_restart_ms:.0f})"
+    took = f"{each.restart_ms:.0f} ms ({each.worst_restart_ms:.0f})"
+    since = "-" if each.from_condition_ms is None else f"{each.from_condition_ms:.0f} ms"
     left = f"{each.left} of {CHILDREN}"
-    return f"| {each.name} | {restart} | {each.idle_percent:.2f}% | {each.memory_mib:.0f} MiB | {left} |"
+    cells = (each.name, took, since, f"{each.idle_percent:.2f}%", f"{each.memory_mib:.0f} MiB", left)
+    return "| " + " | ".join(cells) + " |"
 
 
 def machine() -> str:
