@@ -167,7 +167,7 @@ async def test_ranks_of_mpirun_are_pinned_one_by_one(bench: Bench) -> None:
     ) == tuple(masks)
     assert sorted({cpu for mask in masks for cpu in mask}) == list(planned.cpus)
     assert "OMPI_COMM_WORLD_RANK" not in records[0]["env"]
-    assert (stage.home.rank_logs("node", "llm") / "1" / "rank.1" / "stdout").exists()
+    assert (stage.home.rank_logs("node", "llm") / "rank" / "1" / "rank.1" / "stdout").exists()
     assert [records[rank]["pid"] for rank in records if start_time(records[rank]["pid"]) is not None] == []
 
 

@@ -22,7 +22,7 @@ def test_the_token_is_not_passed_on() -> None:
     argv = mpi.ranks(("serve",), 2, rank_cpus=(), env=env, output_dir=Path("/logs"), python=PYTHON, as_root=True)
     assert argv == (
         *("mpirun", "-n", "2", "--bind-to", "none", "--oversubscribe", "--allow-run-as-root"),
-        *("--output-filename", "/logs", "-x", "A", "-x", "B", "serve"),
+        *("--output-filename", "/logs/rank", "-x", "A", "-x", "B", "serve"),
     )
     assert "secret" not in argv
 

@@ -340,7 +340,7 @@ def test_ranks_are_servers_of_which_the_first_answers(tmp_path: Path, monkeypatc
     assert made.argv[0] == "mpirun"
     first, second = (mpirun.parse(part) for part in mpirun.split(list(made.argv[1:])))
     assert first[0]["bind"] == ["none"]
-    assert first[0]["output"] == [str(tmp_path / "logs")]
+    assert first[0]["output"] == [str(tmp_path / "logs" / "rank")]
     assert "COEXIST_TOKEN" not in first[0]["export"]
     assert first[0]["export"] == second[0]["export"]
     for (_, program), cpus in ((first, "0-1"), (second, "2-3")):

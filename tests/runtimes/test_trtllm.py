@@ -405,7 +405,7 @@ def test_mpirun_binds_nothing_and_each_rank_pins_itself() -> None:
     assert (options["count"], options["bind"]) == (["2"], ["none"])
     assert "--oversubscribe" in options
     assert "--allow-run-as-root" not in options
-    assert options["output"] == ["logs"]
+    assert options["output"] == ["logs/rank"]
     assert set(options["export"]) == set(made.env) - {"COEXIST_TOKEN"}
     assert rank[:7] == ["/opt/env/bin/python", "-I", "-S", str(PIN), "--ranks", "0-1/2-3", "--"]
     assert made.rank_logs
@@ -414,6 +414,7 @@ def test_mpirun_binds_nothing_and_each_rank_pins_itself() -> None:
         engine_context(engine_service(options={"launcher": "mpirun"})), assignment()
     )
     assert "--allow-run-as-root" in as_root.argv
+    assert as_root.env["OMPI_ALLOW_RUN_AS_ROOT"] == as_root.env["PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
 
 
 def test_ranks_in_a_container_are_not_pinned_one_by_one() -> None:
@@ -429,6 +430,11 @@ def test_ranks_in_a_container_are_not_pinned_one_by_one() -> None:
 def test_workers_are_told_to_keep_their_mask_from_1_2_on() -> None:
     assert launch(engine_service(), "1.2.0").env["TLLM_NUMA_AWARE_WORKER_AFFINITY"] == "0"
     assert "TLLM_NUMA_AWARE_WORKER_AFFINITY" not in launch(engine_service(), "1.1.0").env
+    for release in ("0.15.0", "1.2.0"):  # who starts its ranks itself is told to leave their masks alone
+        made = launch(engine_service(), release).env
+        assert (made["OMPI_MCA_hwloc_base_binding_policy"], made["OMPI_MCA_rmaps_base_inherit"]) == ("none", "1")
+        assert made["PRTE_MCA_hwloc_default_binding_policy"] == "none"
+        assert "PRTE_ALLOW_RUN_AS_ROOT" not in made
     own = engine_service(env={"TLLM_NUMA_AWARE_WORKER_AFFINITY": "1"})
     assert launch(own).env["TLLM_NUMA_AWARE_WORKER_AFFINITY"] == "1"
 

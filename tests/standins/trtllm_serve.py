@@ -253,8 +253,18 @@ def log(level: str, text: str) -> None:
     print(f"[01/01/2026-00:00:00] [TRT-LLM] [{level}] {text}", flush=True)
 
 
+MPI_KEEPS_MASK = {"OMPI_MCA_rmaps_base_inherit": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+
+
 def keep_or_lose_mask(release: str) -> None:
-    """From 1.2 a worker that starts constrained removes the constraint, unless it is told to leave it."""
+    """What becomes of a worker's mask.
+
+    Open MPI 4 binds one that a program starts itself to the machine's first core, unless it is told not to. From 1.2 on
+    a worker that starts constrained removes the constraint, unless it is told to leave it.
+    """
+    pool = "TLLM_SPAWN_PROXY_PROCESS" not in os.environ and "OMPI_COMM_WORLD_SIZE" not in os.environ
+    if pool and not MPI_KEEPS_MASK.items() <= os.environ.items():
+        os.sched_setaffinity(0, {0})
     if Version(release) >= Version("1.2.0rc0") and "TLLM_NUMA_AWARE_WORKER_AFFINITY" not in os.environ:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
@@ -288,6 +298,8 @@ def start_ranks(server: Server) -> None:
         if started != server.world_size:
             raise LoadError(f"the launcher started {started} ranks, not {server.world_size}")
         return
+    if server.world_size > 1 and os.geteuid() == 0 and "OMPI_ALLOW_RUN_AS_ROOT" not in os.environ:
+        raise LoadError("orted has detected an attempt to run as root")
     for rank in range(1, server.world_size):
         env = {**os.environ, "OMPI_COMM_WORLD_RANK": str(rank)}
         apart = "setsid-rank" in server.wrongs and rank == server.world_size - 1

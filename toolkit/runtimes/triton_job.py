@@ -126,7 +126,7 @@ class Job:
         words = [
             *(mpi.MPIRUN, "--bind-to", "none", "--oversubscribe"),
             *(("--allow-run-as-root",) if as_root else ()),
-            *(() if self._in_container else ("--output-filename", str(self.context.log_dir))),
+            *(() if self._in_container else mpi.output(self.context.log_dir)),
         ]
         for rank in range(self._world_size):
             words += [*((":",) if rank else ()), "-n", "1", *passed, *self._pinned(rank)]

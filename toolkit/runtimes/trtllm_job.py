@@ -39,7 +39,7 @@ class Job:
 
     def launch(self, as_root: bool) -> Launch:
         """The process. Raises: ToolkitError where ranks cannot be started one by one."""
-        argv, env = self._argv(), self._env()
+        argv, env = self._argv(), self._env(as_root)
         by_mpirun = self.given.launcher == options.MPIRUN
         return Launch(
             argv=self._ranks(argv, env, as_root) if by_mpirun else argv,
@@ -95,9 +95,10 @@ class Job:
         if self._llm_args() and self.release.options_file is not None:
             yield from (self.release.options_file, str(self._options_path))
 
-    def _env(self) -> dict[str, str]:
+    def _env(self, as_root: bool) -> dict[str, str]:
         """The whole environment; the service's own variables win."""
-        return {**self.release.variables, **variables.build(self.context, self.assignment)}
+        allowed = mpi.ALLOW_ROOT if as_root else {}
+        return {**self.release.variables, **allowed, **variables.build(self.context, self.assignment)}
 
     def _ranks(self, argv: tuple[str, ...], env: Mapping[str, str], as_root: bool) -> tuple[str, ...]:
         """The same server, each rank started and pinned by itself; rank 0 serves, the others wait for its work."""
