@@ -178,6 +178,7 @@ async def test_past_the_queue_the_answer_is_429_with_retry_after(tmp_path: Path)
             assert refused.headers["Retry-After"] == "1"
             assert (await refused.json())["error"]["type"] == "rate_limit_error"
         assert "coexist_server_rejected_total 1.0" in client.server.metrics.text().decode()
+        assert (await client.get("/health_generate"))[0] == 429  # busy, which a prober must be able to tell from broken
         engine.gate.set()
         assert [(await task)[0] for task in (running, waiting)] == [200, 200]
 
