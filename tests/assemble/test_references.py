@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,16 +126,34 @@ def test_an_engine_that_carries_its_set_needs_no_child(bench: Bench):
     assert [prompt.id for prompt in found.prompts] == ["short", "chunked"]
 
 
-def test_without_a_reference_and_without_expected_nothing_starts_and_it_is_said_what_to_write(bench: Bench):
-    assert "has no transformers" in bench.refused("runtime: vllm, model: llama", Child(LACKS)).what
-    fault = bench.refused("runtime: vllm, model: llama", Child(GOOD), available_bytes=1)
+UNFUSED: dict[str, Any] = {**FACTS, "plugin_config": {"tokens_per_block": 64, "context_fmha": False}}
+ENGINE = "runtime: trtllm, engine: llm"
+
+
+def test_an_unfused_engine_does_not_start_where_nobody_knows_what_is_right(
+    bench: Bench,
+):
+    assert "has no transformers" in bench.refused(ENGINE, Child(LACKS), top=ENGINES, facts=UNFUSED).what
+    fault = bench.refused(ENGINE, Child(GOOD), available_bytes=1, top=ENGINES, facts=UNFUSED)
     assert "host memory" in fault.what
+    tie = replace(SET, references={"short": Reference((7,), (0.1,), " Paris", (6,))})
+    undecided = Child(Outcome(0, json.dumps(canaries.to_document(tie)), ""))
+    fault = bench.refused(ENGINE, undecided, top=ENGINES, facts=UNFUSED)
+    assert "undecided" in fault.what
 
 
-def test_an_engine_without_a_model_folder_needs_what_is_expected(bench: Bench):
+@pytest.mark.parametrize("asked", ["fmha: disable", "attention: vanilla"])
+def test_a_service_that_asks_for_unfused_attention_must_know_what_is_right(bench: Bench, asked: str):
+    bench.refused(f"runtime: trtllm, model: llama, {asked}", Child(LACKS))
+
+
+def test_without_any_right_answer_repeats_must_agree_and_it_is_warned_with_what_to_write(bench: Bench):
     (bench.folder / "llm.yaml").write_text("version: 1\nname: llm\nbuilder: trtllm\ncheckpoint: c\n")
-    fault = bench.refused("runtime: trtllm, engine: llm", Child(GOOD), top=ENGINES, facts=FACTS)
-    assert "folder in the format of Hugging Face is not named" in fault.what
+    found = canaries.of_document(bench.made(ENGINE, Child(GOOD), top=ENGINES, facts=FACTS)["llm"])
+    assert found.references == {}
+    (said,) = bench.reports
+    assert said.startswith("warning: llm: only that repeats agree is proven before READY: its model's folder")
+    assert "expected" in said
 
 
 def test_where_only_expected_is_known_repeats_must_agree_and_that_is_said(bench: Bench):
@@ -157,8 +176,8 @@ def test_an_engine_of_our_own_is_asked_a_set_where_it_shares_prefixes(bench: Ben
 
 
 def fused(bench: Bench, checkpoint: str = "c" * 64) -> None:
-    """A fused engine of this checkpoint was proven by what its service expects, and answered the set."""
-    service = 'runtime: trtllm, engine: llm, canary: {expected: " Paris"}'
+    """A fused engine of this checkpoint was proven by its repeats."""
+    service = "runtime: trtllm, engine: llm"
     facts = {**FACTS, "checkpoint": checkpoint, "plugin_config": {"tokens_per_block": 64, "context_fmha": True}}
     document = bench.made(service, Child(LACKS), top=ENGINES, facts=facts)["llm"]
     asked = canaries.of_document(document)
@@ -174,9 +193,8 @@ def fused(bench: Bench, checkpoint: str = "c" * 64) -> None:
 
 def test_an_unfused_engine_is_held_against_a_fused_one_of_its_checkpoint(bench: Bench):
     fused(bench)
-    facts = {**FACTS, "checkpoint": "c" * 64}
-    service = "runtime: trtllm, engine: llm"
-    found = canaries.of_document(bench.made(service, Child(LACKS), top=ENGINES, facts=facts)["llm"])
+    facts = {**UNFUSED, "checkpoint": "c" * 64}
+    found = canaries.of_document(bench.made(ENGINE, Child(LACKS), top=ENGINES, facts=facts)["llm"])
     assert {name: each.text for name, each in found.references.items()} == {"short": " short"}
     assert found.source == "first words of the fused engine ffffffffffffffff of the same checkpoint"
     assert "right answers are first words of the fused engine" in bench.reports[-1]
@@ -184,12 +202,14 @@ def test_an_unfused_engine_is_held_against_a_fused_one_of_its_checkpoint(bench: 
 
 def test_a_fused_engine_of_another_checkpoint_says_nothing(bench: Bench):
     fused(bench, "d" * 64)
-    bench.refused("runtime: trtllm, engine: llm", Child(LACKS), top=ENGINES, facts={**FACTS, "checkpoint": "c" * 64})
+    bench.refused(ENGINE, Child(LACKS), top=ENGINES, facts={**UNFUSED, "checkpoint": "c" * 64})
 
 
 def test_answers_of_quantised_models_are_compared_with_nothing(bench: Bench):
-    fault = bench.refused("runtime: vllm, model: llama, options: {quantization: fp8}", Child(GOOD))
-    assert "it is quantised (quantization fp8)" in fault.what
+    child = Child(GOOD)
+    bench.made("runtime: vllm, model: llama, options: {quantization: fp8}", child)
+    assert child.asked == []
+    assert "it is quantised (quantization fp8)" in bench.reports[-1]
 
 
 def test_an_environment_inside_an_image_is_left_to_our_own_python(bench: Bench):

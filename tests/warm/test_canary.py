@@ -63,3 +63,11 @@ def test_a_vector_of_another_size_or_without_direction_is_wrong(vector: tuple[fl
 
 def test_without_an_expected_vector_nothing_is_right():
     assert not judge_vector(CanaryCheck(), (1.0,)).ok
+
+
+def test_where_nobody_knows_what_is_right_an_answer_is_one_and_that_is_said():
+    check = CanaryCheck("x", 3, repeats_only=True)
+    found = judge_text(check, " four", None)
+    assert (found.ok, found.got) == (True, " four")
+    assert "which one is right is not known" in found.expected
+    assert not judge_text(check, "", None).ok

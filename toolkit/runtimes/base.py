@@ -58,7 +58,7 @@ class CanaryCheck:
     """What proves the answer right.
 
     ``expected_tokens``/``expected_text`` for completions, ``expected_vector`` with ``min_cosine`` for embeddings,
-    ``request`` for anything else.
+    ``request`` for anything else. ``repeats_only``: nobody knows what is right; the canary set shows repeats to agree.
     """
 
     prompt: str = ""
@@ -68,6 +68,7 @@ class CanaryCheck:
     expected_vector: tuple[float, ...] | None = None
     min_cosine: float = 0.999
     request: HttpProbe | None = None
+    repeats_only: bool = False
 
 
 @dataclass(frozen=True)
