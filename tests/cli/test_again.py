@@ -47,23 +47,21 @@ def test_only_what_changed_is_restarted_and_the_difference_is_shown(node):
     assert (code, again["changes"]["removed"], again["changes"]["changed"]) == (0, ["web2"], {})
     assert pids(again)["web"] == pids(after)["web"]
     until(lambda: sorted(grant["service"] for grant in node.grants()) == ["web", "web1"])
-
-
-def test_what_does_not_fit_beside_what_stays_changes_nothing(node):
-    one, two = free_ports(2)
-    _, before = node.up(node.deployment("demo", one, cpus=len(ALLOWED)))
-    file = node.deployment("demo", one, two, cpus=len(ALLOWED))
-    document = json.loads(file.read_text())
-    document["services"]["web1"]["cpus"] = 1
-    file.write_text(json.dumps(document))
-    code, refused = node.run("up", file)
+    code, refused = node.run("up", _with_own_cpu(node.deployment("demo", one, two, three, env={"WHO": "new"}), "web2"))
     assert (code, refused["error"]["resource"]) == (1, "cpus")
     assert "service 'web', which stays as it is" in refused["error"]["what"]
     assert "'coexist down', then 'up' plans all anew" in refused["error"]["hint"]
-    assert Path(f"/proc/{pids(before)['web']}").exists()
-    assert len(node.grants()) == 1
-    code, refused = node.run("up", file, "--exit-when-ready")
+    assert all(Path(f"/proc/{pid}").exists() for pid in (pids(again)["web"], pids(again)["web1"]))
+    assert sorted(grant["service"] for grant in node.grants()) == ["web", "web1"]
+    code, refused = node.run("up", changed, "--exit-when-ready")
     assert (code, refused["error"]["code"]) == (1, "already_running")
+
+
+def _with_own_cpu(file, name):
+    document = json.loads(file.read_text())
+    document["services"][name]["cpus"] = 1
+    file.write_text(json.dumps(document))
+    return file
 
 
 def test_a_killed_supervisor_is_followed_by_one_that_keeps_what_serves(node):

@@ -6,17 +6,17 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.ports import free_port, free_ports
+from tests.supervise import keeper as keepers
 from tests.supervise.conftest import ask, carriers, service_of, state_of, supervise, tiny, until
 from toolkit import processes
 from toolkit.errors import ToolkitError
@@ -26,31 +26,26 @@ from toolkit.supervise.groups import Groups
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.state import StateFolder, read_events
 
-ROOT = Path(__file__).resolve().parents[2]
-Keeper = Callable[..., subprocess.Popen[str]]
+Keeper = Callable[..., ForkServerProcess]
 
 
 @pytest.fixture
 def keeper(state_dir: Path) -> Iterator[Keeper]:
     """Starts a supervisor in a process of its own; returns when its services are ready."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[ForkServerProcess] = []
 
-    def start(on_death: str, *services: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, "-m", "tests.supervise.keeper", str(state_dir), on_death, *services]
-        started.append(subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout is not None
-        assert started[-1].stdout.readline() == "ready\n"
+    def start(on_death: str, *services: str) -> ForkServerProcess:
+        started.append(keepers.start(state_dir, on_death, *services))
         return started[-1]
 
     yield start
     for each in started:
-        each.kill()
-        each.communicate()
+        kill(each)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: ForkServerProcess) -> None:
     process.kill()
-    process.wait()
+    process.join()
 
 
 def guardians(state_dir: Path) -> list[int]:
