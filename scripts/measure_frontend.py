@@ -120,8 +120,8 @@ def ask_frontend(port: int, clients: int, given: Sequence[str]) -> None:
 
 def sentence_transformer(model_dir: Path, threads: int) -> Any:
     """The model as sentence-transformers loads it, warmed."""
-    import torch  # noqa: PLC0415 - takes seconds
-    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+    import torch  # takes seconds
+    from sentence_transformers import SentenceTransformer
 
     torch.set_num_threads(threads)
     model = SentenceTransformer(str(model_dir), device="cpu")
