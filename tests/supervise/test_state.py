@@ -127,3 +127,13 @@ def test_damaged_files_read_as_absent(tmp_path: Path) -> None:
     folder.status_file.write_text('{"schema": ')
     folder.owner_file.write_text('{"pid": 1}')
     assert (folder.status(), folder.owner()) == (None, None)
+
+
+def test_what_a_killed_supervisor_was_writing_is_removed_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "attempts").mkdir()
+    for name in (".status.json.x1.tmp", "attempts/.web.json.x2.tmp"):
+        (tmp_path / name).touch()
+    folder = StateFolder(tmp_path)
+    folder.open("rag")
+    folder.close()
+    assert [path.name for path in tmp_path.rglob("*.tmp")] == []

@@ -71,6 +71,8 @@ class StateFolder:
             self._lock.acquire()
         except filelock.Timeout:
             raise self._taken(deployment) from None
+        for half_written in (*self.path.glob(".*.tmp"), *self.records.folder.glob(".*.tmp")):
+            half_written.unlink(missing_ok=True)  # by a supervisor that was killed
         previous = self.owner()
         self._events = _open_events(self.events_file)
         return previous
