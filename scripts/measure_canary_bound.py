@@ -2,8 +2,8 @@
 
     python scripts/measure_canary_bound.py models/smollm2-135m-instruct [--prompts 100]
 
-Answers in bfloat16 and float16 are held against float32: how many differ, and how many differences would count. Then the
-long prompts are answered without their first blocks, as if cached blocks or earlier chunks were not read.
+Answers in bfloat16 and float16 are held against float32: how many differ, and how many differences would count. Then
+the long prompts are answered without their first blocks, as if cached blocks or earlier chunks were not read.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ def main() -> None:
         others = [answers.greedy(plain, text, TOKENS) for text in texts]
         references = {name: answers.reference(plain, steps) for name, steps in right.items()}
         blind = {each.id: without_blocks(plain, right[each.id], each.min_tokens) for each in wanted[1:]}
-        for dtype in (torch.bfloat16, torch.float16):
-            low = answers.load(options.model)
-            low.model.to(dtype)
-            found = [x for steps in right.values() for x in answers.differences(low, steps)]
-            report(str(dtype), canaries.margin_bound(found), found, low, plain, others, texts)
-    bound = canaries.margin_bound([x for steps in right.values() for x in answers.differences(low, steps)])
+        asked = dict(zip(texts, others, strict=True))
+        bounds = [held(options.model, dtype, plain, right, asked) for dtype in ("bfloat16", "float16")]
     for name, wrong in blind.items():
-        at = canaries.counted_difference(Answer("", wrong), references[name], bound)
-        print(f"{name}: its first blocks not read: a difference that counts at token {at}, of {references[name].text!r}")
+        at = canaries.counted_difference(Answer("", wrong), references[name], bounds[0])
+        print(f"{name}: its first blocks not read: a difference that counts at token {at} of {references[name].text!r}")
     print(f"leads of the first tokens: { {name: each.margins[0] for name, each in references.items()} }")
     print(f"{time.monotonic() - began_s:.0f} s in all")
 
 
-def report(name, bound, found, low, plain, others, texts) -> None:
-    """Prints how many answers differ, and how many differences count by this bound."""
-    differ, count = 0, 0
-    for text, steps in zip(texts, others, strict=True):
+def held(model, name, plain, right, asked) -> float:
+    """The bound of a data type; prints how many other answers differ in it, and how many differences count."""
+    low = answers.load(model)
+    low.model.to(getattr(torch, name))
+    found = [x for steps in right.values() for x in answers.differences(low, steps)]
+    bound, differ, count = canaries.margin_bound(found), 0, 0
+    for text, steps in asked.items():
         answer = Answer("", answers.greedy(low, text, TOKENS).tokens)
         reference = answers.reference(plain, steps)
         differ += answer.tokens != reference.tokens
         count += canaries.counted_difference(answer, reference, bound) is not None
-    print(f"{name}: leads change by {max(found):.3f} at most, so the bound is {bound:.3f}; of {len(texts)} other prompts "
+    print(f"{name}: leads change by {max(found):.3f} at most, so the bound is {bound:.3f}; of {len(asked)} other prompts "
           f"{differ} are answered otherwise than in float32, {count} of them in a way that counts")  # fmt: skip
+    return bound
 
 
 def without_blocks(plain, steps, tokens: int) -> tuple[int, ...]:

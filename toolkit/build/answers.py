@@ -21,7 +21,7 @@ from toolkit.units import GIB, format_bytes
 FORMAT = 1
 # The rest of the child's time is for loading, and for reading all answers again in the served data type.
 BUDGET_S = 240.0
-# Beside float32 weights: cache and scores of the longest prompt. Read for 135M parameters: 0.9 GiB, libraries included.
+# Beside float32 weights: libraries, cache, logits. Read for 135M parameters: 0.65 GiB, see docs/readings.md.
 _BESIDE_BYTES = 2 * GIB
 _FLOAT32_BYTES = 4
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}

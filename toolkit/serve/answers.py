@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Tokens that can become the best: by how much the best leads each of them is what the bound is measured on.
 _BEST = 16
-# Twice the largest bound that was measured, see docs/readings.md.
+# Twice the bound that was measured for a small model in bfloat16, see docs/readings.md.
 _SURE = 1.0
 _UNFINISHED = "\ufffd"
 
