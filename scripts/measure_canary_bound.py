@@ -62,8 +62,10 @@ def held(model, name, plain, right, asked) -> float:
         reference = answers.reference(plain, steps)
         differ += answer.tokens != reference.tokens
         count += canaries.counted_difference(answer, reference, bound) is not None
-    print(f"{name}: leads change by {max(found):.3f} at most, so the bound is {bound:.3f}; of {len(asked)} other prompts "
-          f"{differ} are answered otherwise than in float32, {count} of them in a way that counts")  # fmt: skip
+    print(
+        f"{name}: leads change by {max(found):.3f} at most, so the bound is {bound:.3f}; of {len(asked)} other "
+        f"prompts {differ} are answered otherwise than in float32, {count} of them in a way that counts"
+    )
     return bound
 
 
