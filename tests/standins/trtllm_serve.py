@@ -306,6 +306,13 @@ def start_ranks(server: Server) -> None:
         server.ranks.append(subprocess.Popen(worker_argv(), env=env, start_new_session=apart))
 
 
+def wait_for(server: Server) -> None:
+    """The workers of the other ranks are there."""
+    files = [Path(server.settings["record"]) / f"rank{rank}.json" for rank in range(1, server.world_size)]
+    while not all(file.exists() for file in files):
+        time.sleep(0.02)
+
+
 def worker_argv() -> list[str]:
     return [sys.executable, sys.argv[0], "--standin-worker"]
 
@@ -484,6 +491,7 @@ def run(server: Server) -> int:
         load(server)
         keep_or_lose_mask(server.release)
         start_ranks(server)
+        wait_for(server)
         record(server.settings, 0, extra=server.extra, attention=attention(server))
     except LoadError as error:
         log("E", f"Failed to initialize executor: {error}")
