@@ -47,3 +47,16 @@ def test_counting_imports_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     assert compiles.count() == 0
     assert not any(name.startswith(("torch._dynamo", "torch._inductor")) for name in sys.modules)
+
+
+def test_kernels_are_named_by_the_keys_of_the_librarys_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = SimpleNamespace(compile_cache=KernelCache((128, "bf16", True)), __module__="flash_attn.cute.interface")
+    monkeypatch.setitem(sys.modules, "flash_attn.cute.interface", SimpleNamespace(forward=forward, again=forward))
+    named = [key for key in compiles.compiled_keys() if key.startswith("flash_attn")]
+    assert named == ["flash_attn.cute.interface.SimpleNamespace.compile_cache: (128, 'bf16', True)"]
+
+
+def test_what_inductor_generated_is_named_by_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SimpleNamespace(modules=[SimpleNamespace(__name__="torch._inductor.runtime.compile_tasks.cabc")])
+    monkeypatch.setitem(sys.modules, "torch._inductor.codecache", SimpleNamespace(PyCodeCache=cache))
+    assert "inductor: cabc" in compiles.compiled_keys()

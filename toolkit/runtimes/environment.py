@@ -29,11 +29,24 @@ CACHE_FOLDERS = {
     "XDG_CACHE_HOME": "xdg",
     "CUDA_CACHE_PATH": "cuda",
     "CUTE_DSL_CACHE_DIR": "cute-dsl",
+    "DG_JIT_CACHE_DIR": "deep-gemm",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash-attn",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TORCH_EXTENSIONS_DIR": "torch-extensions",
     "TRITON_CACHE_DIR": "triton",
+}
+# Where a new file means that something was compiled: what to call it, and the folder below.
+COMPILE_FOLDERS = {
+    "CUDA_CACHE_PATH": ("cuda", ""),
+    "CUTE_DSL_CACHE_DIR": ("cute-dsl", ""),
+    "DG_JIT_CACHE_DIR": ("deep-gemm", ""),
+    "FLASHINFER_WORKSPACE_BASE": ("flashinfer", ""),
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": ("flash-attn", ""),
+    "TORCHINDUCTOR_CACHE_DIR": ("inductor", ""),
+    "TORCH_EXTENSIONS_DIR": ("torch-extensions", ""),
+    "TRITON_CACHE_DIR": ("triton", ""),
+    "VLLM_CACHE_ROOT": ("vllm", "torch_compile_cache"),
 }
 TOKEN = "COEXIST_TOKEN"  # noqa: S105  a variable's name
 OURS = {

@@ -126,8 +126,8 @@ SHARED = (
     ),
     Operation("get", "/v1/stage", "Where the server stands.", json_of(_WHOLE_STAGE)),
     Operation(
-        "get", "/v1/warmup/keys", "The shapes that a warm-up runs.",
-        json_of(s.record({"keys": _KEYS, "done": _KEYS}, "keys", "done")), (503,),
+        "get", "/v1/warmup/keys", "The shapes that a warm-up runs, and what was compiled so far.",
+        json_of(s.record({"keys": _KEYS, "done": _KEYS, "compiled": _KEYS}, "keys", "done", "compiled")), (503,),
     ),
     Operation(
         "post", "/v1/warmup", "Runs every shape.",

@@ -13,6 +13,7 @@ from toolkit.runtimes.base import HttpProbe, LogProbe
 from toolkit.warm.client import Client, RequestFailedError, quick
 from toolkit.warm.model import PARTS, Clock, OnProgress, Progress, StageReport, Target, WarmupError
 
+KEYS_PATH = "/v1/warmup/keys"  # of the built-in servers
 POLL_S = 0.1
 POLL_TIMEOUT_S = 10.0
 # Our own servers never answer their stage with an error: one that goes on doing so is broken, or is not ours.
@@ -102,6 +103,15 @@ async def compile_events(client: Client) -> int | None:
     if client.target.probes.stage is None:
         return None
     return _count(json_object(await client.send(client.target.probes.stage)), "compile_events")
+
+
+async def compiled_keys(client: Client) -> tuple[str, ...]:
+    """What a built-in server's libraries have compiled, by the keys of their own caches, oldest first.
+
+    Raises: RequestFailedError.
+    """
+    keys = json_object(await client.send(quick(HttpProbe(KEYS_PATH), POLL_TIMEOUT_S))).get("compiled")
+    return tuple(map(str, keys)) if isinstance(keys, list) else ()
 
 
 def json_object(body: str) -> Mapping[str, Any]:
