@@ -196,6 +196,9 @@ def test_a_kept_grant_follows_its_process_to_the_next_owner(path: Path) -> None:
     assert taken == {"llm": kept.model_copy(update={"owner": second})}
     assert ledger.grants() == tuple(taken.values())
     assert ledger.take_over(second, {(7, 70)}) == {}
+    assert ledger.release_all(second) == 0, "an owner that gives up leaves it to the process"
+    living.remove(7)
+    assert ledger.release_all(second) == 1
 
 
 def test_a_grant_that_ran_out_cannot_be_kept(ledger: Ledger) -> None:

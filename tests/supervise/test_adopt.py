@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -180,6 +181,19 @@ async def test_what_outlived_its_supervisor_is_told_and_can_be_ended(keeper: Kee
     assert {path.name for path in state_dir.iterdir()} <= {"events.jsonl", "lock", "logs", "status.json"}
     with pytest.raises(ToolkitError, match=r"is not running\."):
         await asyncio.to_thread(client.down, state_dir)
+
+
+async def test_a_supervisor_that_cannot_start_leaves_what_serves_to_the_next(keeper: Keeper, state_dir: Path) -> None:
+    port = free_port()
+    kill(keeper("keep", f"heir:{port}"))
+    before = carriers("heir")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        other = tiny("other", port=taken.getsockname()[1])
+        with pytest.raises(ToolkitError, match="in use by"):
+            await supervise(state_dir, tiny("heir", port=port), other, on_death="keep").start()
+    assert (carriers("heir"), list(StateFolder(state_dir).left())) == (before, ["heir"])
+    await asyncio.to_thread(client.down, state_dir)
+    assert carriers("heir") == []
 
 
 async def test_a_stop_before_an_adopted_service_is_proven_takes_it_down(keeper: Keeper, state_dir: Path) -> None:

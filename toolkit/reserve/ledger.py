@@ -108,9 +108,11 @@ class Ledger:
             return True
 
     def release_all(self, owner: Owner) -> int:
-        """How many grants of the owner were held; now none is."""
+        """How many grants of the owner were held; now none is, but for those that a living process keeps."""
         with self._locked() as state:
-            ids = [grant.id for grant in state.grants if grant.owner == owner]
+            alive = self._world().alive
+            mine = (grant for grant in state.grants if grant.owner == owner)
+            ids = [grant.id for grant in mine if grant.kept_by is None or not alive(grant.kept_by)]
             self._write(decide.without(state, ids))
             return len(ids)
 

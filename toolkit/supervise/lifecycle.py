@@ -6,7 +6,7 @@ number of the attempt it speaks of, and one of an earlier attempt changes nothin
 ========  =========================================  =====================================================
 state     what is true                               left by
 ========  =========================================  =====================================================
-INIT      waits for its gates, then reserves         Reserved, Blocked, Failed, StopRequested
+INIT      waits for its gates, then reserves         Reserved, Blocked, Failed, requests
 PRELOAD   the process runs and loads                 Loaded, Stalled, Failed, requests
 PRIME     every shape runs, then the proof           Registered (after Proven), Stalled, Failed, requests
 SERVING   registered: it receives traffic            Failed, LateCompile (with ``drain``), requests

@@ -204,7 +204,7 @@ class Tree:
             )  # fmt: skip
         found = processes.stat(process.pid)
         identity = found.identity if found else Identity(process.pid, 0)
-        return cls(_Child(process), identity, cookie, _entered(group, process.pid))
+        return cls(_Child(process), identity, cookie, _entered(group))
 
     @classmethod
     def adopt(cls, identity: Identity, cookie: str, group: Group | None = None) -> Tree:
@@ -336,9 +336,9 @@ def _entrance(group: Group | None, opened: contextlib.ExitStack) -> int | None:
     return descriptor
 
 
-def _entered(group: Group | None, pid: int) -> Group | None:
-    """The group, when the process is in it; else it is removed."""
-    if group is None or pid in group.members():
+def _entered(group: Group | None) -> Group | None:
+    """The group, when the process or what it left behind is in it; else it is removed."""
+    if group is None or group.members():
         return group
     group.remove()
     return None

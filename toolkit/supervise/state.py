@@ -94,10 +94,16 @@ class StateFolder:
             pid=pid,
         )
 
-    def close(self) -> None:
-        """Removes what speaks of a running supervisor, and lets the folder go."""
-        for path in (self.socket, self.owner_file):
-            path.unlink(missing_ok=True)
+    def close(self, heir_of: Owner | None = None) -> None:
+        """Removes what speaks of a running supervisor, and lets the folder go.
+
+        ``heir_of``: whose processes still run, since they could not be taken over; that is what is left written.
+        """
+        self.socket.unlink(missing_ok=True)
+        if heir_of is None:
+            self.owner_file.unlink(missing_ok=True)
+        else:
+            self.write_owner(heir_of)
         if self._events is not None:
             os.close(self._events)
             self._events = None

@@ -110,6 +110,7 @@ class Supervisor:
         self._attempts: dict[str, Attempt] = {}
         self._inbox: deque[tuple[str, Event]] = deque()
         self._applying = self._stopping = False
+        self._heir_of: Owner | None = None  # whose processes nobody answers for until we do
         self._change = asyncio.Event()
         self._cleanup = contextlib.AsyncExitStack()
         self.address: str | None = None
@@ -148,8 +149,9 @@ class Supervisor:
 
     async def _open(self) -> None:
         previous = self._folder.open(self.deployment)
-        self._cleanup.callback(self._folder.close)
+        self._cleanup.callback(lambda: self._folder.close(self._heir_of))
         adopted = await asyncio.to_thread(self._take_over, previous) if previous else {}
+        self._heir_of = previous if adopted else None
         wanted = [run.ports() for run in self._runs.values() if run.name not in adopted]
         ports.ensure_free({name: port for each in wanted for name, port in each.items()})
         process.become_subreaper()
@@ -158,12 +160,14 @@ class Supervisor:
         if groups is not None:
             self._cleanup.callback(groups.close)
         self._start_guards(cookie, groups)
+        self._guard.spare(record.name for record in adopted.values())
         http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
         self._world = self._make_world(http=http, cookie=cookie, groups=groups)
         await asyncio.to_thread(self._begin_logs, adopted)
         self._attempts = {name: self._attempt(name, 1) for name in self._runs if name not in adopted}
         await self._open_control()
         self._adopt(adopted)
+        self._heir_of = None  # from here on we take them down
         await self._cleanup.enter_async_context(self._writer)
         self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house()))
 
@@ -374,7 +378,8 @@ class Supervisor:
         """What was different: from now on these services are wanted. Only what is different is restarted."""
         found = self.compare(services)
         self._world = replace(self._world, keeps=on_death == "keep")
-        self._write_owner()
+        with contextlib.suppress(OSError):  # a full disk: what it says of our death is as old as the last one written
+            self._write_owner()
         self._leaving |= set(found.removed)
         self._journal.tell("deployment", state="reloaded", deployment=self.deployment, **found.document())
         for run in services:
