@@ -113,3 +113,9 @@ def test_what_can_not_work_is_refused_where_it_was_asked(keys: dict[str, Any], c
 @pytest.mark.parametrize(("window", "expected_s"), [({}, 900.0), ({"preload_window": "5s"}, 5.0)])
 def test_other_programs_have_longer_to_load(window: dict[str, str], expected_s: float):
     assert launch(command(**window)).preload_window_s == expected_s
+
+
+def test_a_folder_for_the_logs_of_ranks_is_there_for_those_who_use_it():
+    used = launch(command(argv=["mpirun", "--output-filename", "{logs}", "serve"]), log_dir=Path("/state/logs/any"))
+    assert (used.argv[2], used.rank_logs) == ("/state/logs/any", True)
+    assert launch(command()).rank_logs is False
