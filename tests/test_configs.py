@@ -161,16 +161,27 @@ def test_an_option_that_the_declared_release_lacks_is_told_with_its_line(tmp_pat
     change = ("max_batch_size: 64\n      max_num", "max_batch: 64\n      max_num")
     file = other_release(tmp_path, "pytorch-mode", change)
     line = file.read_text(encoding="utf-8").splitlines().index("      max_batch: 64") + 1
-    with pytest.raises(ManyFaultsError, match="1.3.0rc3 has no option 'max_batch'") as refused:
+    with pytest.raises(ManyFaultsError, match=r"1\.3\.0rc3 has no option 'max_batch'") as refused:
         workflow.plan_document(file, Home(tmp_path), host_file("pytorch-mode"))
     assert refused.value.errors[0].where == f"{file}:{line} services.llm.options.max_batch"
 
 
+def test_a_recipe_that_is_elsewhere_is_no_hindrance_for_a_plan_of_a_recorded_host(tmp_path: Path) -> None:
+    file = other_release(tmp_path, "two-gpus", ("engines/llama-3.1-8b.yaml", "/srv/engines/llm.yaml"))
+    llm, _ = workflow.plan_document(file, Home(tmp_path), host_file("two-gpus"))["services"]
+    assert "--tokenizer" not in llm["argv"]
+    assert [note for note in llm["notes"] if note.startswith("its recipe is not here")]
+
+
+def test_faults_of_a_recipe_are_told_on_a_recorded_host_too(tmp_path: Path) -> None:
+    file = other_release(tmp_path, "two-gpus", ("engines/llama-3.1-8b.yaml", "wrong.yaml"))
+    (tmp_path / "wrong.yaml").write_text("version: 1\nname: wrong\nbuilder: trtllm\nfmah: enable\n", encoding="utf-8")
+    with pytest.raises(ManyFaultsError, match="fmah"):
+        workflow.plan_document(file, Home(tmp_path), host_file("two-gpus"))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_readme_lists_it_with_its_host(name: str) -> None:
-    rows = [
-        line
-        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-        if f"configs/{name}.yaml)" in line
-    ]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [line for line in readme if f"configs/{name}.yaml)" in line]
     assert [row for row in rows if host_file(name).stem in row]

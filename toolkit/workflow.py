@@ -21,6 +21,7 @@ from toolkit.assemble import (
     launches,
     needs,
     paths,
+    placing,
     redeploy,
     references,
     reservation,
@@ -29,7 +30,7 @@ from toolkit.assemble.check import check_deployment
 from toolkit.assemble.curl import curl
 from toolkit.assemble.kept import Kept, Running
 from toolkit.assemble.launches import Engine, Stage
-from toolkit.assemble.programs import check_programs, installed
+from toolkit.assemble.programs import check_programs, installed, missing_noted
 from toolkit.assemble.redeploy import Redeployment
 from toolkit.assemble.reservation import Reservation
 from toolkit.build import BuiltEngine
@@ -48,6 +49,7 @@ from toolkit.plan import document as plan_json
 from toolkit.plan import planner
 from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
+from toolkit.runtimes.base import Launch
 from toolkit.store import Entry, Store, Use
 from toolkit.supervise import client, notify, ports
 from toolkit.supervise.state import StateFolder
@@ -70,7 +72,8 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     found = paths.as_written(deployment) if recorded else paths.find(deployment, Store(home.root))
     host = recorded or this_host()
     stage = _stage_to_show(deployment, host, found, home)
-    shown = launches.launches(stage)
+    made = launches_of(deployment, stage)
+    shown = made if recorded else missing_noted(deployment, made)
     commands = {name: (launch.argv, launch.own_env) for name, launch in shown.items()}
     return plan_json.document(launches.with_notes(stage.plan, host, shown), commands)
 
@@ -85,23 +88,16 @@ def _stage_to_show(deployment: LoadedDeployment, host: Host, found: paths.Paths,
 
 def check_runtimes(deployment: LoadedDeployment) -> None:
     """Raises ManyFaultsError with everything that a service asks of a program that does not offer it."""
-    faults = [_runtime_fault(deployment, name) for name in deployment.model.services]
-    if found := [fault for fault in faults if fault]:
-        raise ManyFaultsError(tuple(found))
+    services = deployment.model.services
+    placing.of_services(deployment, lambda name: runtimes.get(services[name].runtime).check(name, services[name]))
 
 
-def _runtime_fault(deployment: LoadedDeployment, name: str) -> ToolkitError | None:
-    service = deployment.model.services[name]
-    try:
-        runtimes.get(service.runtime).check(name, service)
-    except ToolkitError as fault:
-        return _placed(fault, deployment.where(fault.where or f"services.{name}.runtime"))
-    return None
+def launches_of(deployment: LoadedDeployment, stage: Stage) -> dict[str, Launch]:
+    """Every service's process, to be shown.
 
-
-def _placed(fault: ToolkitError, where: str) -> ToolkitError:
-    """The same fault, told of a place in the deployment's file."""
-    return ToolkitError(fault.what, where, fault.hint, code=fault.code, **fault.details)
+    Raises: ManyFaultsError with everything that a service asks of an installed release that does not offer it.
+    """
+    return placing.of_services(deployment, lambda name: launches.launch(stage, name, launches.OPENS_NOTHING))
 
 
 def make_plan(
@@ -124,9 +120,7 @@ def make_plan(
         taken = ports.taken()
         return beside.make(deployment.model, host, wanted, held=held, ports_taken=taken, staying=staying)
     except ToolkitError as refusal:
-        if refusal.where and refusal.where.startswith("services."):
-            raise _placed(refusal, deployment.where(refusal.where)) from refusal
-        raise
+        raise placing.placed(deployment, refusal) from None
 
 
 def check(deployment: LoadedDeployment, host: Host, home: Home, report: Report) -> None:
@@ -222,7 +216,7 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     host = this_host()
     # Before a long build: does it fit at all, and would its programs take what they are to be given?
     stage = _stage_to_show(deployment, host, paths.find(deployment, Store(home.root)), home)
-    check_programs(deployment, launches.launches(stage))
+    check_programs(deployment, launches_of(deployment, stage))
     return _prepared(deployment, home, report, host, folder.left())
 
 
@@ -243,7 +237,9 @@ def _prepared(
     made = make_plan(deployment, host, found, kept.still_wanted(running, wanted))
     programs = installed(deployment.model, found.pythons, os.environ)
     stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ, programs)
-    check_programs(deployment, launches.launches(stage))  # what is not there, or cannot do what is asked, says so now
+    check_programs(
+        deployment, launches_of(deployment, stage)
+    )  # what is not there, or cannot do what is asked, says so now
     return stage
 
 

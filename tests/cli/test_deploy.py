@@ -141,6 +141,14 @@ def test_a_missing_program_is_told_before_anything_starts(coexist, deployment):
     assert answer.err == ""
 
 
+def test_a_plan_says_that_up_would_miss_the_program(coexist, deployment):
+    (service,) = coexist("plan", deployment(argv=["nosuchprogram"]), "--json").document["services"]
+    (note,) = [note for note in service["notes"] if "nosuchprogram" in note]
+    assert note.startswith("it can't be started yet: there is no program 'nosuchprogram'. Install it; looked for in /")
+    (service,) = coexist("plan", deployment(), "--json").document["services"]
+    assert not [note for note in service["notes"] if "can't be started" in note]
+
+
 def test_a_program_that_cannot_learn_its_port_is_pointed_out(coexist, deployment):
     (service,) = coexist("plan", deployment(argv=["server", "8105"]), "--json").document["services"]
     assert any("{port}" in note for note in service["notes"])

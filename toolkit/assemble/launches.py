@@ -24,6 +24,8 @@ from toolkit.supervise.placement import Expected
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB
 
+OPENS_NOTHING = "-"  # the token of a launch that is only shown
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -65,7 +67,7 @@ def launch(stage: Stage, name: str, token: str) -> Launch:
 
 def launches(stage: Stage) -> dict[str, Launch]:
     """Every service's process, to be shown: their tokens open nothing."""
-    return {service.name: launch(stage, service.name, "-") for service in stage.plan.services}
+    return {service.name: launch(stage, service.name, OPENS_NOTHING) for service in stage.plan.services}
 
 
 def context(stage: Stage, name: str, token: str) -> Context:
@@ -164,7 +166,7 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
     """What the supervisor is told of one service."""
     service = stage.deployment.services[planned.name]
     policy = affinity.choose(stage.host, planned.numa_nodes, planned.memory_bind)
-    shown = launch(stage, planned.name, "-")
+    shown = launch(stage, planned.name, OPENS_NOTHING)
     return ServiceRun(
         name=planned.name,
         runtime=planned.runtime,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolkit.assemble import adopted
+from toolkit.assemble.placing import collect
 from toolkit.config import load
 from toolkit.config.load import LoadedDeployment, LoadedRecipe
 from toolkit.config.models import Service
@@ -50,7 +51,10 @@ class Paths:
 
 
 def as_written(deployment: LoadedDeployment) -> Paths:
-    """Paths for a plan that is made elsewhere: as the file writes them; recipes and models where they happen to be."""
+    """Paths for a plan that is made elsewhere: as the file writes them; recipes and models where they happen to be.
+
+    Raises: ManyFaultsError with the faults of the recipes that are here.
+    """
     faults: list[ToolkitError] = []
     services, environments = deployment.model.services, deployment.model.environments
     pythons = {
@@ -58,7 +62,10 @@ def as_written(deployment: LoadedDeployment) -> Paths:
         for name, service in services.items()
     }
     models = {name: service.model for name, service in services.items()}
-    engines = {name: _try(faults, partial(_engine_as_written, deployment, name)) for name in deployment.model.engines}
+    named = deployment.model.engines
+    engines = {name: collect(faults, partial(_engine_as_written, deployment, name)) for name in named}
+    if wrong := tuple(fault for fault in faults if fault.code != "not_found"):
+        raise ManyFaultsError(wrong)
     return Paths(pythons, _present(models), _present(engines))
 
 
@@ -76,10 +83,10 @@ def find(deployment: LoadedDeployment, store: Store | None = None) -> Paths:
     """
     faults: list[ToolkitError] = []
     services, engines = deployment.model.services, deployment.model.engines
-    pythons = {name: _try(faults, partial(python, deployment, each.environment)) for name, each in services.items()}
+    pythons = {name: collect(faults, partial(python, deployment, each.environment)) for name, each in services.items()}
     named = {name: each.model for name, each in services.items() if each.model is not None}
-    models = {name: _try(faults, partial(model, deployment, name, value)) for name, value in named.items()}
-    recipes = {name: _try(faults, partial(engine, deployment, name, store)) for name in engines}
+    models = {name: collect(faults, partial(model, deployment, name, value)) for name, value in named.items()}
+    recipes = {name: collect(faults, partial(engine, deployment, name, store)) for name in engines}
     if faults:
         raise ManyFaultsError(_told_once(faults))
     return Paths(_present(pythons), _present(models), _present(recipes))
@@ -151,16 +158,6 @@ def _adopted(deployment: LoadedDeployment, name: str, store: Store) -> EnginePat
     if use.model is not None:
         load.resolve(deployment.file, use.model, deployment.where(f"engines.{name}.model"))
     return EnginePaths(adopted.recipe(deployment, use, entry), python(deployment, use.environment), entry)
-
-
-def _try(faults: list[ToolkitError], find_one: Callable[[], T]) -> T | None:
-    try:
-        return find_one()
-    except ManyFaultsError as many:
-        faults.extend(many.errors)
-    except ToolkitError as fault:
-        faults.append(fault)
-    return None
 
 
 def _told_once(faults: list[ToolkitError]) -> tuple[ToolkitError, ...]:

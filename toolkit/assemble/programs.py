@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit import environments, facts, runtimes
@@ -46,6 +47,17 @@ def check_programs(deployment: LoadedDeployment, shown: Mapping[str, Launch]) ->
     faults += [] if faults else [fault for name in shown if (fault := boxes.fault(deployment, name, shown[name]))]
     if faults:
         raise ManyFaultsError(tuple(faults))
+
+
+def missing_noted(deployment: LoadedDeployment, shown: Mapping[str, Launch]) -> dict[str, Launch]:
+    """The launches, with a note on each whose program this machine lacks: ``up`` would refuse it."""
+    return {name: _noted(launch, _fault(deployment, name, launch)) for name, launch in shown.items()}
+
+
+def _noted(launch: Launch, fault: ToolkitError | None) -> Launch:
+    if fault is None:
+        return launch
+    return replace(launch, notes=(*launch.notes, f"it can't be started yet: {fault.what}. {fault.hint}"))
 
 
 def _fault(deployment: LoadedDeployment, name: str, launch: Launch) -> ToolkitError | None:

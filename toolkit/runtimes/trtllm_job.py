@@ -127,6 +127,8 @@ class Job:
         yield from trtllm_llm_args.notes(self._llm_args(), self.served, self.release)
         yield from _attention_notes(self.served, self.release)
         yield from self._rank_notes()
+        if self.served.is_engine and self.context.recipe is None:
+            yield "its recipe is not here: what it says of tokenizer, sizes and attention is left out"
         if not self.assignment.device_uuids:
             yield "the plan gives it no GPU, and TensorRT-LLM needs one"
 

@@ -94,8 +94,12 @@ def _tokenizer(context: Context) -> Path | None:
 
 
 def check_tokenizer(context: Context, served: Served, given: Given) -> None:
-    """Raises ToolkitError when nothing tells the tokenizer of an engine, which has none in its folder."""
-    if served.is_engine and served.tokenizer is None and "tokenizer" not in given.values:
+    """Raises ToolkitError when nothing tells the tokenizer of an engine, which has none in its folder.
+
+    A recipe that is not here (a plan for another machine) may tell it.
+    """
+    told = context.recipe is None or served.tokenizer is not None or "tokenizer" in given.values
+    if served.is_engine and not told:
         raise ToolkitError(
             "nothing tells the tokenizer of its engine",
             f"services.{context.name}.engine",
