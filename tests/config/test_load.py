@@ -267,3 +267,15 @@ def test_a_file_that_may_not_be_read_is_refused(write: Write) -> None:
         pytest.skip("this user may read everything")
     with pytest.raises(ToolkitError, match="cannot be read: Permission denied"):
         load.deployment(file)
+
+
+@pytest.mark.parametrize(("line", "found"), [("", "kill"), ("on_supervisor_death: keep\n", "keep")])
+def test_services_die_with_their_supervisor_unless_the_file_says_otherwise(write: Write, line: str, found: str) -> None:
+    file = write(f"version: 1\nname: a\n{line}services: {{a: {{runtime: vllm, model: m}}}}\n")
+    assert load.deployment(file).model.on_supervisor_death == found
+
+
+def test_another_wish_for_that_is_refused_with_what_is_possible(faults: Faults) -> None:
+    (told,) = faults("version: 1\nname: a\non_supervisor_death: stop\nservices: {a: {runtime: vllm, model: m}}\n")
+    assert "on_supervisor_death" in told
+    assert "keep" in told

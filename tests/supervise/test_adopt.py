@@ -91,6 +91,7 @@ async def test_without_any_guardian_the_kernel_still_ends_the_main_processes(kee
     process = keeper("kill", f"bare:{free_port()}")
     for pid in (*guardians(state_dir), process.pid):
         os.kill(pid, signal.SIGKILL)
+    process.join()
     await nothing_left("bare")
     assert (owner := StateFolder(state_dir).owner()) is not None
     await supervise(state_dir, tiny("next")).run("ready", 30.0)
