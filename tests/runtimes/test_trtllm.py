@@ -216,6 +216,8 @@ def test_the_program_is_the_one_beside_the_interpreter_and_its_release_is_its_me
     known = RUNTIME.program(found, Path("/env/bin/python"), {})
     assert known is not None
     assert (known.version, known.executable, known.origin) == ("1.2.0", Path("/env/bin/trtllm-serve"), "installed")
+    assert known.options is not None
+    assert known.options.find("--max_num_tokens") is not None
     declared = RUNTIME.program(None, Path("python3"), {"tensorrt_llm": "1.1.0"})
     assert declared is not None
     assert (declared.version, declared.executable, declared.origin) == ("1.1.0", Path("trtllm-serve"), "declared")

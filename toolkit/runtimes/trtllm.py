@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
 from toolkit.config.models import HttpRequest, Service
 from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
+from toolkit.facts import serve_options
+from toolkit.facts.options import OptionTable
 from toolkit.runtimes import environment as variables
 from toolkit.runtimes import trtllm_guards, trtllm_llm_args
 from toolkit.runtimes import trtllm_options as options
@@ -76,9 +79,11 @@ class TrtllmRuntime:
         if environment is None:
             known = {str(canonicalize_name(key)): value for key, value in declared.items()}
             version = known.get(PACKAGE)
-            return Program(PACKAGE, version, executable, "declared" if version else "assumed", packages=known)
+            origin: Literal["declared", "assumed"] = "declared" if version else "assumed"
+            return Program(PACKAGE, version, executable, origin, _options(version), known)
         packages = {each.name: each.version or "" for each in environment.distributions}
-        return Program(PACKAGE, packages.get(PACKAGE), executable, "installed", packages=packages)
+        version = packages.get(PACKAGE)
+        return Program(PACKAGE, version, executable, "installed", _options(version), packages)
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources.
@@ -97,6 +102,10 @@ class TrtllmRuntime:
         _check_budget(context, memory)
         job = Job(context, assignment, program, found, served, given, memory)
         return job.launch(self._as_root)
+
+
+def _options(version: str | None) -> OptionTable | None:
+    return serve_options(version) if version else None
 
 
 def _check_model(name: str, service: Service) -> None:
