@@ -288,6 +288,12 @@ def test_reuse_of_an_able_engine_follows_its_recipe_and_the_service_may_say_othe
     assert made["print_iter_log"] is True
 
 
+def test_where_reuse_cannot_be_told_it_is_said() -> None:
+    recipe = Recipe(version=1, name="llm", builder="trtllm", model=Path("/m"), kv_cache={"reuse": True})
+    assert any("its own default" in note for note in launch(engine_service(), "0.17.0", recipe=recipe).notes)
+    assert any("no paged context" in note for note in launch(engine_service(), "0.17.0", fmha="disable").notes)
+
+
 def test_the_budget_becomes_a_fraction_of_what_is_free_and_a_number_of_tokens() -> None:
     made = launch(engine_service())
     kv = extra(made)["kv_cache_config"]

@@ -97,6 +97,10 @@ def notes(content: Mapping[str, Any], served: Served, release: Release) -> Itera
     if content:
         shown = yaml.safe_dump(dict(content), sort_keys=False, default_flow_style=True, width=10_000).strip()
         yield f"{FILE_NAME}: {shown}"
-    if release.options_file is None and served.able is not None and not any(served.able.values()):
-        off = "block reuse and chunked prefill are off because its engine has no paged context attention"
-        yield f"trtllm-serve {release.version} takes no options file: {off}"
+    if release.options_file is not None:
+        return
+    none = f"trtllm-serve {release.version} takes no options file"
+    if served.able is not None and not any(served.able.values()):
+        yield f"{none}: block reuse and chunked prefill are off because its engine has no paged context attention"
+    elif served.reuse:
+        yield f"{none}: whether it reuses blocks is its own default, whatever the recipe says"
