@@ -247,6 +247,15 @@ def test_a_long_prompt_runs_in_pieces(tmp_path: Path, monkeypatch: pytest.Monkey
     assert packages["prefill"].calls == [(8, 8), (8, 16), (8, 24)]
 
 
+def test_warming_the_longest_prompt_runs_its_last_piece_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "CPU_PIECE", 8)
+    engine, _, packages = made(tmp_path)
+    assert [key for key in engine.shapes() if key.startswith("prefill")] == ["prefill:4", "prefill:8", "prefill:32"]
+    engine.run_shape("prefill:32")
+    assert packages["prefill"].calls == [(8, 32)]
+    assert engine.length(0) == 0
+
+
 def test_without_fused_attention_a_long_prompt_runs_in_one_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

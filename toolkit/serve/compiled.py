@@ -246,7 +246,7 @@ class CompiledEngine:
 
     def _run_shape(self, phase: str, size: int, slots: Sequence[int]) -> None:
         if phase == "prefill":
-            self.prefill(0, [0] * size)
+            self._warm_prompt(size)
         elif phase == "decode" and self._replays is not None:
             self._replays.capture(size)
         elif phase == "blocks":
@@ -258,6 +258,12 @@ class CompiledEngine:
             self.decode(slots, [0] * size)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def _warm_prompt(self, size: int) -> None:
+        """Runs the last piece of a prompt: the sizes before it are keys of their own."""
+        start = (size - 1) // self._longest_piece() * self._longest_piece()
+        self._lengths[0] = start
+        self.prefill(0, [0] * (size - start), start)
 
     def _check_decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> None:
         if not slots or len(set(slots)) != len(slots) or len(slots) != len(token_ids):
