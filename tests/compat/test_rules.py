@@ -317,6 +317,7 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: case(services={"llm": service()}, on=host().model_copy(update={"gpus": ()})),
         lambda: case(services={"llm": service()}),
     ),
+    "gpu-not-asked": (lambda: plain(gpus=0), lambda: plain(gpus=1)),
     "ranks-per-host": (lambda: plain(tp_size=2), lambda: plain(tp_size=1)),
     "mixed-gpu-order": (
         lambda: case(on=host(gpu(), gpu(1, "8.9", name="NVIDIA L40S"))),

@@ -206,7 +206,10 @@ def enough(case: Case) -> Iterator[Hit]:
     """Services that need more GPUs than there are, and ranks without one."""
     for role in case.roles:
         count = devices(case.host.gpus) if case.host else 0
-        if case.host is not None and role.needed > count:
+        asked = role.service.gpus.size if role.service else role.needed
+        if role.needed and not asked:
+            yield Hit("gpu-not-asked", role.name, role.environment, {"runtime": role.runtime})
+        elif case.host is not None and role.needed > count:
             reason = "; ".join(case.host.notes) or "No GPU more is visible here."
             yield Hit("no-gpu", role.name, role.environment, {"needed": role.needed, "count": count, "reason": reason})
         size = role.service.gpus.size if role.service else 0

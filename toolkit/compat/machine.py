@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.compat.model import Case, Hit, Role, named
+from toolkit.compat.model import Case, EnvironmentView, Hit, Role, named
 from toolkit.units import GIB, MIB, format_bytes, format_cpu_list
 
 # Docker's default of 64 MiB is what reports ran into; 1 GiB is what their fix asks for.
@@ -130,7 +130,15 @@ def mpi(case: Case) -> Iterator[Hit]:
             step = f"apt-get install libopenmpi-dev; {python} -m pip install mpi4py"
         else:
             continue
-        yield Hit("mpi-library", "mpi4py", view.name, {"what_mpi": what, "step": step})
+        told = {"what_mpi": what, "step": step}
+        if view.has("mpi4py") or found.kind or _requires(view, "tensorrt-llm", "mpi4py"):
+            yield Hit("mpi-library", "mpi4py", view.name, told)
+        else:  # a build of its own may do without: only what it says of itself blocks
+            yield Hit("mpi-library", "mpi4py", view.name, told, (), "warning", "step")
+
+
+def _requires(view: EnvironmentView, package: str, name: str) -> bool:
+    return any(text.lower().startswith(name) for text in view.requires.get(package, ()))
 
 
 def slots(case: Case) -> Iterator[Hit]:
