@@ -55,7 +55,7 @@ class Sampler:
         weights, ids = nucleus(probabilities, self.sampling.top_p)
         cumulative = weights.double().cumsum(dim=-1)
         point = self._random.random() * float(cumulative[-1])
-        index = min(int((cumulative <= point).sum()), len(weights) - 1)
+        index = min(int(cumulative.numpy().searchsorted(point, side="right")), len(weights) - 1)
         return index if ids is None else int(ids[index])
 
 
