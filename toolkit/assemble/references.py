@@ -152,7 +152,14 @@ def _embedding(case: _Case, world: World) -> Mapping[str, Any]:
 
 
 def _generation(case: _Case, world: World, report: Report) -> Mapping[str, Any]:
-    """The canary set of a service: with references, or where none can be made as far as repeats go."""
+    """The canary set of a service: with references, or where none can be made as far as repeats go.
+
+    A person's word is enough where attention is fused; where it isn't, answers go wrong silently on long prompts, of
+    which that word says nothing.
+    """
+    if case.canary.expected is not None and not case.unfused and case.service.runtime != "torch":
+        reach = canary_reach.reach(case.service, case.served)
+        return canaries.to_document(repeats_only(case.canary, reach, "the service says itself what is right"))
     if carried := _carried(case):
         return carried
     try:
