@@ -14,6 +14,7 @@ from toolkit.supervise.lifecycle import (
     Begin,
     Blocked,
     Checked,
+    Compiled,
     End,
     Ending,
     Event,
@@ -22,7 +23,6 @@ from toolkit.supervise.lifecycle import (
     Instance,
     LateCompile,
     Loaded,
-    Log,
     Measured,
     Moved,
     Policy,
@@ -43,6 +43,7 @@ from toolkit.supervise.lifecycle import (
     step,
 )
 from toolkit.supervise.placement import Placement
+from toolkit.warm.compiles import Compile
 from toolkit.warm.model import FirstRequest, Proof, StageReport
 
 PROOF = Proof(None, (), 1.0, 2.0, 0, (), 0.5)
@@ -110,7 +111,7 @@ Proven              | .             | .               | .               | PRIME 
 Registered          | !             | !               | !               | PRIME Log       | SERVING Watch   | .               | .                | .       | .                   | .
 Measured            | .             | .               | .               | .               | .               | SERVING         | .                | .       | .                   | .
 Checked             | .             | .               | .               | .               | .               | SERVING         | .                | .       | .                   | .
-LateCompile         | .             | .               | .               | .               | .               | SERVING Log     | .                | .       | .                   | .
+LateCompile         | .             | .               | .               | .               | .               | SERVING Compiled | .               | .       | .                   | .
 Stalled/wait        | .             | .               | PRELOAD ExtendWindow Log | PRIME ExtendWindow Log | PRIME ExtendWindow Log | . | .       | .       | .                   | .
 Stalled             | .             | .               | DRAINING End    | DRAINING End    | DRAINING End    | .               | .                | .       | .                   | .
 Failed              | DRAINING End  | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | DRAINING End    | .                | .       | .                   | .
@@ -283,9 +284,13 @@ def test_a_stop_does_not_hide_that_it_gave_up() -> None:
 
 def test_a_late_compile_drains_only_where_that_is_wanted() -> None:
     warned, actions = step(in_state("SERVING"), LateCompile(1, 1), 2.0)
-    assert (warned.state, actions) == (State.SERVING, (Log("compiled after READY (1 in all)"),))
+    assert (warned.state, actions) == (State.SERVING, (Compiled(1),))
     strict = replace(in_state("SERVING"), policy=replace(POLICY, late_compile="drain"))
     assert life(strict, LateCompile(1, 1), Vacated(1)).attempt == 2
+    kernel = Compile("triton", 1, "add_kernel")
+    drained, (told, moved, _) = step(strict, LateCompile(1, 1, (kernel,)), 2.0)
+    assert (drained.late, told) == ((kernel,), Compiled(1, (kernel,)))
+    assert moved == Moved(State.SERVING, State.DRAINING, "compiled after READY (1 in all): triton: 1 (add_kernel)")
 
 
 def test_no_instance_serves_without_its_proof() -> None:

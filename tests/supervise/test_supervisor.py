@@ -87,6 +87,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
                 "canary": {"ok": None, "expected": None, "got": None},
                 "proof": None,
                 "late_compiles": None,
+                "late_compiled": [],
                 "placement": None,
                 "gpus": [{"uuid": "GPU-a", "index": 0, "budget_mib": None}],
                 "cpus": "",

@@ -15,7 +15,10 @@ from toolkit.facts.options import OptionTable
 
 @dataclass(frozen=True)
 class HttpProbe:
-    """One request to the instance's own port. ``headers`` may hold the attempt's token, so it is never logged."""
+    """One request to the instance's own port. ``headers`` may hold the attempt's token, so it is never logged.
+
+    ``adapter``: the LoRA adapter that it runs, for the name of what it warms.
+    """
 
     path: str
     method: Literal["GET", "POST"] = "GET"
@@ -24,6 +27,7 @@ class HttpProbe:
     expect_status: int = 200
     expect_text: str | None = None
     timeout_s: float = 30.0
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Probes:
     ``canary_set``: what reaches cached blocks and chunks, asked beside ``canary``.
     ``compile_events``: JSON path with the counter ``compile_events``; None: not observable this way.
     ``metrics``: a Prometheus page that counts tokens or requests, which tells busy from hung.
+    ``unseen``: what shapes also depend on and no request can be seen to reach (``experts``).
     """
 
     loaded: HttpProbe | LogProbe | None
@@ -93,6 +98,7 @@ class Probes:
     register: HttpProbe | None = None
     drain: HttpProbe | None = None
     metrics: HttpProbe | None = None
+    unseen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

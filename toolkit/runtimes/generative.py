@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ GRAPH_POOL_BYTES = 3 * GIB
 DEFAULT_NUM_TOKENS = 8192
 # Requests that run together, where the options say nothing: vLLM's default; SGLang takes as many as fit.
 DEFAULT_BATCH = 256
+# How configurations of models call the number of their experts.
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _DTYPES = {"half": "float16", "float": "float32"}
 _WORDS = ("rain", "falls", "on", "the", "old", "stone", "house", "by", "a", "river")
 
@@ -74,22 +76,58 @@ def probes(
     metrics: bool = True,
     path: str = COMPLETIONS,
     longest: int = WARMUP_WORDS[-1],
+    adapters: tuple[HttpProbe, ...] = (),
 ) -> Probes:
     """The probes of such a program; ``several``: one body may hold several prompts; ``longest``: words of a warm-up.
 
-    PRELOAD is over when ``live`` answers; what an answer is worth is shown in PRIME.
+    ``adapters``: a request for each LoRA adapter (``adapter_requests``). PRELOAD is over when ``live`` answers; what an
+    answer is worth is shown in PRIME.
     """
     canary, canary_set = canary_of(context, plain=path == COMPLETIONS)
     return Probes(
         loaded=live,
         live=live,
         deep=deep,
-        warmup=warmup(model, max_input_tokens, several=several, path=path, longest=longest),
+        warmup=(*warmup(model, max_input_tokens, several=several, path=path, longest=longest), *adapters),
         canary=canary,
         canary_set=canary_set,
         generation=Generation("completions", path, model, max_input_tokens),
         metrics=HttpProbe("/metrics") if metrics else None,
+        unseen=("experts",) if has_experts(context.model_dir) else (),
     )
+
+
+def has_experts(model_dir: Path | None) -> bool:
+    """Whether the model routes tokens to experts: which of them a prompt reaches, no answer says."""
+    config = config_of(model_dir)
+    inner = config.get("text_config")
+    found = {**config, **(inner if isinstance(inner, Mapping) else {})}
+    return any(isinstance(found.get(name), int) and found[name] > 1 for name in EXPERT_COUNTS)
+
+
+def adapter_requests(names: Iterable[str], body: Callable[[str], Mapping[str, Any]]) -> tuple[HttpProbe, ...]:
+    """One completion for each LoRA adapter; ``body``: how the program is asked for it, beside prompt and length."""
+    asked = {"prompt": text(WARMUP_WORDS[0]), "max_tokens": WARMUP_TOKENS, "temperature": 0}
+    return tuple(
+        HttpProbe(COMPLETIONS, "POST", {**asked, **body(name)}, timeout_s=WARMUP_TIMEOUT_S, adapter=name)
+        for name in names
+    )
+
+
+def adapter_names(value: Any) -> tuple[str, ...]:
+    """The names in an option that lists LoRA adapters: ``NAME=PATH``, a mapping with ``name`` (or ``lora_name``)."""
+    items = value if isinstance(value, list) else [] if value is None else [value]
+    return tuple(dict.fromkeys(name for item in items if (name := _adapter_name(item))))
+
+
+def _adapter_name(item: Any) -> str | None:
+    if isinstance(item, str) and item.startswith("{"):
+        with suppress(ValueError):
+            item = json.loads(item)
+    if isinstance(item, Mapping):
+        found = item.get("name") or item.get("lora_name")
+        return found if isinstance(found, str) else None
+    return item.partition("=")[0] if isinstance(item, str) else None
 
 
 def warmup(

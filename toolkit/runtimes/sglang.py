@@ -103,10 +103,17 @@ class SglangRuntime:
                 live=HttpProbe("/health"),
                 deep=HttpProbe("/health_generate", timeout_s=generative.WARMUP_TIMEOUT_S),
                 metrics=metrics or "--enable-metrics" in own_words,
+                adapters=_adapters(service, model),
             ),
             preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=FRACTION), *_notes(assignment)),
         )
+
+
+def _adapters(service: Service, model: str) -> tuple[HttpProbe, ...]:
+    """An adapter is named beside the model."""
+    names = generative.adapter_names(program_options.value_of(service.options, "lora-paths"))
+    return generative.adapter_requests(names, lambda name: {"model": model, "lora_path": name})
 
 
 def sizes(service: Service, positions: int | None) -> generative.Sizes:

@@ -112,10 +112,22 @@ class VllmRuntime:
                 *own_words,
             ),
             env=_env(context, assignment, program, attention_env),
-            probes=generative.probes(context, model=model, max_input_tokens=length, live=HttpProbe("/health")),
+            probes=generative.probes(
+                context,
+                model=model,
+                max_input_tokens=length,
+                live=HttpProbe("/health"),
+                adapters=_adapters(service),
+            ),
             preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=FRACTION), *_notes(assignment, program)),
         )
+
+
+def _adapters(service: Service) -> tuple[HttpProbe, ...]:
+    """An adapter is asked for as if it were a model."""
+    names = generative.adapter_names(program_options.value_of(service.options, "lora-modules"))
+    return generative.adapter_requests(names, lambda name: {"model": name})
 
 
 def sizes(service: Service, positions: int | None) -> generative.Sizes:

@@ -33,18 +33,20 @@ from toolkit.supervise import (
     ranks,
     window,
 )
+from toolkit.supervise.compile_watch import CompileWatch
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.leftovers import Leftovers
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
-from toolkit.supervise.look import GpuUse, look
+from toolkit.supervise.look import GpuUse, held_bytes, look
 from toolkit.supervise.outcome import OomCount, Outcome
 from toolkit.supervise.process import Tree
 from toolkit.supervise.records import Record, Records
 from toolkit.supervise.service import MemoryDifference, ServiceRun
 from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.watch import Watcher
+from toolkit.warm.compiles import Seen
 
 _LOG = logging.getLogger(__name__)
 _READY_LOG_BYTES = 1024**2
@@ -111,6 +113,7 @@ class _Running:
     log: LogView
     window: window.Window
     oom: OomCount
+    compiles: CompileWatch
 
 
 @dataclass
@@ -277,7 +280,11 @@ class Attempt:
         now_s = self.world.clock.now()
         opened = window.opened(now_s, launch.preload_window_s)
         oom = OomCount.begun(tree.pid, group=tree.group.folder if tree.group else None)
-        self._running = _Running(tree, launch, target, log, opened, oom)
+        watch = CompileWatch.of(
+            target, self.world.http, tree, log,
+            env=launch.own_env, cache_dir=self.run.cache_dir, on_gpu=bool(self.run.gpus),
+        )  # fmt: skip
+        self._running = _Running(tree, launch, target, log, opened, oom, watch)
         self._start(self._watch_exit, self._running)
 
     @property
@@ -356,14 +363,25 @@ class Attempt:
     async def _prime(self, _: lifecycle.Prime) -> None:
         running, world = self._process(), self.world
         guard = self._start(self._watch_window)
-        self._proof = await warm.prime(running.target, world.http, world.clock, self.run.warmup, self._on_progress)
+        self._proof = await warm.prime(
+            running.target, world.http, world.clock, self.run.warmup, self._on_progress,
+            watch=running.compiles.look, measure=self._memory,
+            patience_s=max(warm.PATIENCE_S, running.launch.preload_window_s),
+        )  # fmt: skip
         guard.cancel()
         self.post(lifecycle.Proven(self.number, self._proof))
+
+    async def _memory(self) -> warm.Memory:
+        """What the attempt holds now."""
+        pids, resident = await self._pids(), self._process().tree.usage().resident_bytes
+        devices = self.run.gate().devices
+        return warm.Memory(resident, await asyncio.to_thread(held_bytes, devices, self.world.gpu_use, pids))
 
     def _on_progress(self, progress: warm.Progress) -> None:
         grew = self.activity is None or (progress.stage, progress.done) != (self.activity.stage, self.activity.done)
         self.activity = progress
         running = self._process()
+        running.compiles.glance()
         if grew:
             running.window = running.window.noted(self.world.clock.now())
 
@@ -379,6 +397,7 @@ class Attempt:
                 await self._look_into_container(running)
                 looked_s = now_s
             await clock.sleep(min(_SAMPLE_S, running.window.deadline_s - now_s))
+            running.compiles.glance()
             after = self._sample(running)
             if window.progressed(before, after):
                 running.window = running.window.noted(after.at_s)
@@ -400,12 +419,19 @@ class Attempt:
 
     async def _register(self, _: lifecycle.Register) -> None:
         running = self._process()
-        self._watcher = Watcher(running.target, self.world.http, running.tree, running.log, self.world.clock)
-        await self._watcher.count_compiles()
+        self._watcher = Watcher(
+            running.target, self.world.http, running.tree, running.log, self.world.clock,
+            running.compiles, await self._compiles_at_ready(running),
+        )  # fmt: skip
         await warm.register(running.target, self.world.http)
         await self._release_gpus()
         await self._remember(running)
         self.post(lifecycle.Registered(self.number))
+
+    async def _compiles_at_ready(self, running: _Running) -> Seen:
+        """What was seen when the proof ended: what comes after it is late."""
+        proven = self._proof.compiles if self._proof else Seen()
+        return proven if proven.counts else await running.compiles.look()
 
     async def _remember(self, running: _Running) -> None:
         """So that another supervisor can take it over; a container ends with us in any case."""
@@ -436,8 +462,8 @@ class Attempt:
         checked_s = self.world.clock.now()
         while True:
             late = await watcher.late_compiles()
-            if late:
-                self.post(lifecycle.LateCompile(self.number, late))
+            if late and late.count:
+                self.post(lifecycle.LateCompile(self.number, late.count, late.new))
             await self.world.clock.sleep(self.world.watch_s)
             failure = await watcher.look()
             if failure:

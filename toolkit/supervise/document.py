@@ -8,7 +8,7 @@ from typing import Any
 from toolkit.supervise import gates
 from toolkit.supervise.clock import Calendar
 from toolkit.supervise.gates import Gate, Instances
-from toolkit.supervise.lifecycle import INIT, PRELOAD, SERVING, FailureRecord, Instance, StageTime
+from toolkit.supervise.lifecycle import INIT, PRELOAD, PRIME, SERVING, FailureRecord, Instance, StageTime
 from toolkit.supervise.placement import Foreign, OverBudget, Placement
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB, format_cpu_list, format_duration
@@ -47,6 +47,7 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "canary": _canary(instance),
         "proof": _proof(instance),
         "late_compiles": instance.late_compiles,
+        "late_compiled": _late(instance),
         "placement": _placement(instance.placement),
         "gpus": [dict(gpu) for gpu in run.gpus],
         "cpus": format_cpu_list(run.cpus),
@@ -76,12 +77,45 @@ def _first_token_ms(instance: Instance) -> dict[str, float | None]:
 
 
 def _proof(instance: Instance) -> dict[str, Any] | None:
-    """What was measured on the way to READY; null before. First tokens in the order they were asked for."""
+    """What was measured on the way to READY; null before. First tokens in the order they were asked for.
+
+    ``reason``: why it failed, in one line; null when it did not.
+    """
     proof = instance.proof
     if proof is None:
+        return _failed_proof(instance)
+    covered = proof.coverage
+    return {
+        "first_token_ms": [round(ms, 3) for ms in proof.first_token_ms],
+        "compile_events": proof.compile_events,
+        "keys": len(proof.keys),
+        "keys_total": covered.total,
+        "keys_left": list(covered.left),
+        "unknown": list(covered.unknown),
+        "compiles": proof.compiles.document(),
+        "reason": None,
+    }
+
+
+def _failed_proof(instance: Instance) -> dict[str, Any] | None:
+    """Of the attempt whose PRIME failed last; null while a new one has not come as far."""
+    record = instance.last_failure
+    if record is None or record.state is not PRIME or instance.state is SERVING:
         return None
-    times_ms = [round(ms, 3) for ms in proof.first_token_ms]
-    return {"first_token_ms": times_ms, "compile_events": proof.compile_events, "keys": len(proof.keys)}
+    return {
+        "first_token_ms": list(record.failure.first_token_ms),
+        "compile_events": None,
+        "keys": 0,
+        "keys_total": None,
+        "keys_left": [],
+        "unknown": [],
+        "compiles": {},
+        "reason": record.failure.summary,
+    }
+
+
+def _late(instance: Instance) -> list[dict[str, Any]]:
+    return [{"channel": each.channel, "key": each.key, "count": each.count} for each in instance.late]
 
 
 def _canary(instance: Instance) -> dict[str, Any]:

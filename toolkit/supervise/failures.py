@@ -123,7 +123,8 @@ def from_error(error: ToolkitError, verdict: Verdict) -> Failure:
 def from_warmup(error: WarmupError) -> Failure:
     """What the warm-up found wrong; a wrong answer is not tried again, since it would come again."""
     verdict: Verdict = "stop" if error.code == "canary_wrong" else "retry"
-    return Failure(error.what, verdict, error.code, advice=error.hint, canary=_canary(error.details.get("canary")))
+    found = Failure(error.what, verdict, error.code, advice=error.hint, canary=_canary(error.details.get("canary")))
+    return replace(found, first_token_ms=tuple(error.details.get("first_token_ms", ())))
 
 
 def _canary(found: object) -> CanaryResult | None:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from toolkit.supervise import placement
 from toolkit.supervise.placement import Placement
+from toolkit.warm.compiles import Compile, in_words
 from toolkit.warm.model import CanaryResult, FirstRequest, Proof, StageReport
 
 
@@ -45,6 +46,8 @@ AT_REST = (State.STOPPED, State.FAILED)
 LEGAL_ARROWS = frozenset({(INIT, PRELOAD), (PRELOAD, PRIME), (PRIME, SERVING), (PRELOAD, INIT), (SERVING, INIT)})
 ILLEGAL_ARROWS = tuple((a, b) for a in STAGES for b in STAGES if a is not b and (a, b) not in LEGAL_ARROWS)
 
+_KEPT_LATE = 20  # of the compiles after READY, the last ones are shown
+
 Verdict = Literal["retry", "retry_after_cleanup", "wait", "stop", "none"]
 
 
@@ -59,6 +62,7 @@ class Failure:
     line: str | None = None
     advice: str | None = None
     canary: CanaryResult | None = None
+    first_token_ms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,7 @@ class Instance:
     measured: bool = False
     ready_s: float | None = None
     late_compiles: int | None = None
+    late: tuple[Compile, ...] = ()
     placement: Placement | None = None
     waits: int = 0
     ending: Ending | None = None
@@ -196,9 +201,10 @@ class Checked(Event):
 
 @dataclass(frozen=True)
 class LateCompile(Event):
-    """``count`` compiles after READY, in all."""
+    """``count`` compiles after READY, in all; ``new``: what was seen of them since the last time."""
 
     count: int
+    new: tuple[Compile, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -345,6 +351,14 @@ class Drifted(Action):
 
 
 @dataclass(frozen=True)
+class Compiled(Action):
+    """Tell: something was compiled after READY, ``count`` times in all."""
+
+    count: int
+    new: tuple[Compile, ...] = ()
+
+
+@dataclass(frozen=True)
 class Log(Action):
     """Tell a person."""
 
@@ -431,11 +445,14 @@ def _checked(instance: Instance, event: Checked, _: float) -> Step:
 def _late_compile(instance: Instance, event: LateCompile, now_s: float) -> Step:
     if instance.state is not SERVING or event.count <= (instance.late_compiles or 0):
         return instance, ()
-    text = f"compiled after READY ({event.count} in all)"
-    after = replace(instance, late_compiles=event.count)
+    told = Compiled(event.count, event.new)
+    late = (*instance.late, *event.new)[-_KEPT_LATE:]
+    after = replace(instance, late_compiles=event.count, late=late)
     if instance.policy.late_compile == "warn":
-        return after, (Log(text),)
-    return _end_serving(after, "restart", now_s, text)
+        return after, (told,)
+    seen = f": {in_words(event.new)}" if event.new else ""
+    drained, actions = _end_serving(after, "restart", now_s, f"compiled after READY ({event.count} in all){seen}")
+    return drained, (told, *actions)
 
 
 def _stalled(instance: Instance, event: Stalled, now_s: float) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from toolkit.affinity import Report, measure, verify
@@ -19,3 +19,12 @@ def look(run: ServiceRun, pids: Iterable[int], gpu_use: GpuUse, proc: Path = Pat
     threads = verify(tree, run.cpus, proc) if run.cpus else Report(0, (), ())
     pages = measure(tree, run.expected.memory_nodes, run.expected.node_count, proc)
     return Seen(frozenset(tree), threads, pages, gpu_use())
+
+
+def held_bytes(uuids: Collection[str], gpu_use: GpuUse, pids: Collection[int]) -> int | None:
+    """What these processes hold of these devices, as the driver tells; None: no devices, or it does not tell."""
+    if not uuids:
+        return None
+    holders = [holder for use in gpu_use() if use.uuid in uuids for holder in use.holders if holder.pid in pids]
+    sizes = [holder.used_bytes for holder in holders]
+    return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from toolkit.supervise import placement
 from toolkit.supervise.gates import Instances
-from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Drifted, Instance, Moved, Refused, State
+from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Compiled, Drifted, Instance, Moved, Refused, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,6 +28,10 @@ class Metrics:
         )
         self._restarts = Counter("coexist_restarts", "Restarts after failures", service, registry=registry)
         self._late = Gauge("coexist_late_compiles", "Compiles after READY, this attempt", service, registry=registry)
+        self._compiled = Counter(
+            "coexist_late_compiled", "Compiles after READY seen so far, by channel", ["service", "channel"],
+            registry=registry,
+        )  # fmt: skip
         self._first = Gauge(
             "coexist_first_token_seconds", "Time to the first token", ["service", "which"], registry=registry
         )
@@ -46,16 +50,19 @@ class Metrics:
         )
         self._of_services = (
             *(self._state, self._moves, self._restarts, self._late, self._first, self._stages),
-            *(self._drift, self._drifts, self._on_plan),
+            *(self._drift, self._drifts, self._on_plan, self._compiled),
         )
         self._ready = Gauge("coexist_ready", "1 while every required service is ready", registry=registry)
         for source, target in ILLEGAL_ARROWS:
             self._refused.labels(source.value, target.value)
 
-    def count(self, name: str, told: Moved | Refused | Drifted) -> None:
-        """Counts a state change, one that was refused, or a drift."""
+    def count(self, name: str, told: Moved | Refused | Drifted | Compiled) -> None:
+        """Counts a state change, one that was refused, a drift, or compiles after READY."""
         if isinstance(told, Drifted):
             self._drifts.labels(name).inc()
+        elif isinstance(told, Compiled):
+            for each in told.new:
+                self._compiled.labels(name, each.channel).inc(each.count)
         elif isinstance(told, Refused):
             self._refused.labels(told.source.value, told.target.value).inc()
         else:

@@ -14,7 +14,8 @@ from toolkit.files import publish
 from toolkit.processes import PROC, Identity
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.process import COOKIE_NAME
-from toolkit.warm.model import CanaryResult, Proof
+from toolkit.warm.compiles import Seen
+from toolkit.warm.model import CanaryResult, Coverage, Proof
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Record:
         facts: dict[str, Any] = dict(self.proof)
         facts |= {name: tuple(facts[name]) for name in ("first_token_ms", "keys")}
         facts["canary"] = CanaryResult(**facts["canary"]) if facts["canary"] else None
+        # Counted from its own start by a supervisor that is gone: what this one sees begins anew.
+        covered = {name: tuple(x) if isinstance(x, list) else x for name, x in facts.get("coverage", {}).items()}
+        facts |= {"compiles": Seen(), "coverage": Coverage(**covered)}
         return Proof(**facts)
 
     def lives(self, proc: Path = PROC) -> bool:

@@ -9,7 +9,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ from toolkit.supervise.control import Control
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import Guard, cookie_prefix
 from toolkit.supervise.journal import Journal
-from toolkit.supervise.lifecycle import Drifted, Event, Instance, Log, Moved, Refused, State
+from toolkit.supervise.lifecycle import Compiled, Drifted, Event, Instance, Log, Moved, Refused, State
 from toolkit.supervise.look import GpuUse
 from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.records import Record
@@ -42,6 +42,7 @@ from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
 from toolkit.supervise.watch import DEEP_S
 from toolkit.units import format_duration
+from toolkit.warm.compiles import Compile
 
 _LOG = logging.getLogger(__name__)
 WATCH_S = 5.0
@@ -537,6 +538,10 @@ class Supervisor:
         elif isinstance(action, Drifted):
             self._metrics.count(name, action)
             self._journal.tell("drift", name, number, text=action.text)
+        elif isinstance(action, Compiled):
+            self._metrics.count(name, action)
+            for each in action.new or (Compile("unknown", action.count),):
+                self._journal.tell("late_compile", name, number, **asdict(each), total=action.count)
         elif isinstance(action, (Moved, Refused)):
             self._metrics.count(name, action)
             kind = "transition" if isinstance(action, Moved) else "illegal_transition"

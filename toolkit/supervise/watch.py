@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from toolkit.supervise import health, window
+from toolkit.supervise.compile_watch import CompileWatch
 from toolkit.supervise.health import Answer, Evidence, Health
 from toolkit.supervise.lifecycle import Failure
 from toolkit.supervise.logs import LogView
 from toolkit.supervise.process import Tree
 from toolkit.warm import CanaryResult, Clock, Target, deep
 from toolkit.warm.client import Client, RequestFailedError, quick, shorten
-from toolkit.warm.preload import compile_events
+from toolkit.warm.compiles import Compile, Seen, since
 
 FAILURES_TO_END = health.IN_A_ROW
 DEEP_S = 30.0  # from one deep probe to the next: one token each, which no user notices
@@ -24,6 +25,14 @@ _LIVE_TIMEOUT_S = 5.0
 _DEEP_TIMEOUT_S = 30.0
 _METRICS_TIMEOUT_S = 5.0
 _BUSY_STATUS = 429
+
+
+@dataclass(frozen=True)
+class Late:
+    """``count``: compiles since READY, in the channel that saw most; ``new``: since the last look."""
+
+    count: int
+    new: tuple[Compile, ...] = ()
 
 
 @dataclass
@@ -35,29 +44,25 @@ class Watcher:
     tree: Tree
     log: LogView
     clock: Clock
-    compiles_at_ready: int | None = None
+    compiles: CompileWatch | None = None
+    compiles_at_ready: Seen = field(default_factory=Seen)
     _live: Health = field(default_factory=Health)
     _deep: Health = field(default_factory=Health)
     _asked: int = 0
     _at_live: Evidence | None = None
     _at_deep: Evidence | None = None
+    _last_compiles: Seen | None = None
 
-    async def count_compiles(self) -> None:
-        """Remembers how many compiles there were before READY."""
-        self.compiles_at_ready = await self._compiles()
-
-    async def late_compiles(self) -> int | None:
-        """Compiles since READY; None when that cannot be seen."""
-        if self.compiles_at_ready is None:
+    async def late_compiles(self) -> Late | None:
+        """Compiles since READY, and what is new since the last look; None when none can be seen."""
+        if self.compiles is None:
             return None
-        now = await self._compiles()
-        return max(0, now - self.compiles_at_ready) if now is not None else None
-
-    async def _compiles(self) -> int | None:
-        try:
-            return await compile_events(Client(self.target, self.http))
-        except RequestFailedError:
+        before, self._last_compiles = self._last_compiles or self.compiles_at_ready, await self.compiles.look()
+        if not self._last_compiles.observed:
             return None
+        # One compile is seen in several channels: as a file, as a child, as a line.
+        since_ready = since(self.compiles_at_ready, self._last_compiles)
+        return Late(max((each.count for each in since_ready), default=0), since(before, self._last_compiles))
 
     async def look(self) -> Failure | None:
         """A failure when the liveness probe says so; a busy instance is not a broken one."""

@@ -4,6 +4,7 @@ from toolkit.warm.model import (
     CanaryResult,
     Clock,
     FirstRequest,
+    Memory,
     OnProgress,
     Progress,
     Proof,
@@ -12,13 +13,15 @@ from toolkit.warm.model import (
     WarmupError,
 )
 from toolkit.warm.preload import wait_loaded
-from toolkit.warm.prime import prime
+from toolkit.warm.prime import PATIENCE_S, prime
 from toolkit.warm.serving import drain, first_request, register
 
 __all__ = [
+    "PATIENCE_S",
     "CanaryResult",
     "Clock",
     "FirstRequest",
+    "Memory",
     "OnProgress",
     "Progress",
     "Proof",

@@ -9,8 +9,10 @@ from typing import Literal, Protocol
 from toolkit.canaries import Answer
 from toolkit.errors import ToolkitError
 from toolkit.runtimes.base import Probes
+from toolkit.warm.compiles import Seen
 
 PARTS = ("context", "weights", "kv_cache", "tokenizer")
+PRIME_PARTS = ("compile", "canary", "proof")
 
 FailureCode = Literal["canary_wrong", "never_steady", "compile_during_proof", "request_failed", "loaded_timeout"]
 
@@ -57,12 +59,35 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class StageReport:
-    """What PRELOAD did: seconds per part (``PARTS``; None: not told), and what the server counts."""
+    """What PRELOAD did: seconds per part (``PARTS``; None: not told), and what the server counts.
+
+    ``host_bytes`` and ``gpu_bytes``: how much memory each part added, where that is told.
+    """
 
     parts: Mapping[str, float | None]
     bytes_read: int | None = None
     attention: str | None = None
     compile_events: int | None = None
+    host_bytes: Mapping[str, int] = field(default_factory=dict)
+    gpu_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an instance holds at a moment; None: not known."""
+
+    host_bytes: int | None = None
+    gpu_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Keys that ran, how many there were to run, those that did not fit, and what nothing tells."""
+
+    ran: tuple[str, ...] = ()
+    total: int = 0
+    left: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +106,8 @@ class Proof:
     ``first_token_ms``: every probe in order; ``p50_ms`` and ``p99_ms``: of the steady last ones (None without
     probes). ``compile_events``: the server's own counter when the proof ended (nothing compiled during it; a later
     higher count is a late compile), None when not observable. ``keys``: compile keys that have run. ``answers``: to the
-    canary set, by prompt.
+    canary set, by prompt. ``compiles``: what all channels had seen then. ``parts``: seconds of ``PRIME_PARTS``; the
+    bytes are what each added.
     """
 
     canary: CanaryResult | None
@@ -92,6 +118,11 @@ class Proof:
     keys: tuple[str, ...]
     seconds: float
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    coverage: Coverage = Coverage()
+    compiles: Seen = field(default_factory=Seen)
+    parts: Mapping[str, float] = field(default_factory=dict)
+    host_bytes: Mapping[str, int] = field(default_factory=dict)
+    gpu_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

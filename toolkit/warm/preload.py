@@ -91,6 +91,8 @@ def read_stage(body: str) -> tuple[StageReport | None, Progress]:
         bytes_read=read_bytes,
         attention=attention if isinstance(attention, str) else None,
         compile_events=_count(stage, "compile_events"),
+        host_bytes=_sizes(stage, "host"),
+        gpu_bytes=_sizes(stage, "gpu"),
     )
     return report, Progress("PRELOAD", read_bytes or 1, read_bytes or 1, "loaded")
 
@@ -103,6 +105,16 @@ async def compile_events(client: Client) -> int | None:
     if client.target.probes.stage is None:
         return None
     return _count(json_object(await client.send(client.target.probes.stage)), "compile_events")
+
+
+async def own_keys(client: Client) -> tuple[int, int] | None:
+    """How many keys a built-in server has run, and of how many; None while it does not tell."""
+    try:
+        told = json_object(await client.send(quick(HttpProbe(KEYS_PATH), POLL_TIMEOUT_S)))
+    except RequestFailedError:
+        return None
+    keys, done = told.get("keys"), told.get("done")
+    return (len(done), len(keys)) if isinstance(keys, list) and isinstance(done, list) else None
 
 
 async def compiled_keys(client: Client) -> tuple[str, ...]:
@@ -128,6 +140,13 @@ def _standing(stage: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
         return "its stage answer is not JSON with a 'stage'"
     over = ", ".join(name for name in parts if parts[name] is not None)
     return f"done: {over}" if over else "starting"
+
+
+def _sizes(stage: Mapping[str, Any], where: str) -> dict[str, int]:
+    """Bytes by part, of ``memory_bytes: {PART: {host, gpu}}``."""
+    parts = stage.get("memory_bytes")
+    told = {name: size.get(where) for name, size in parts.items()} if isinstance(parts, Mapping) else {}
+    return {name: size for name, size in told.items() if isinstance(size, int)}
 
 
 def _count(stage: Mapping[str, Any], name: str) -> int | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -13,11 +13,24 @@ import aiohttp
 from toolkit.canaries import Answer
 from toolkit.config.models import Warmup
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe
-from toolkit.warm import canary, canary_set, prompts
+from toolkit.warm import canary, canary_set, prompts, walk
 from toolkit.warm.client import MAX_EMPTY_ANSWERS, Client, RequestFailedError, or_fail, shorten
-from toolkit.warm.model import CanaryResult, Clock, OnProgress, Progress, Proof, Target, WarmupError
-from toolkit.warm.preload import compile_events, json_object
+from toolkit.warm.compiles import COUNTER, Seen, Watch, in_words, since
+from toolkit.warm.model import (
+    CanaryResult,
+    Clock,
+    Coverage,
+    Memory,
+    OnProgress,
+    Progress,
+    Proof,
+    Target,
+    WarmupError,
+)
+from toolkit.warm.parts import Measure, Parts
+from toolkit.warm.preload import compile_events, own_keys
 from toolkit.warm.steady import WINDOW, Sample, percentile, steady
+from toolkit.warm.walk import Key
 
 RETRY_S = 0.5
 # A program whose ready path answers too early gets this long to answer its first request.
@@ -27,61 +40,112 @@ MIN_PROBES = 24
 STEADY_WITHIN_S = 60.0
 MAX_ROUNDS = 4
 TOLD_PROBES = 64
+KEYS_POLL_S = 1.0
 
 T = TypeVar("T")
 
 
+async def _unmeasured() -> Memory:
+    return Memory()
+
+
 async def prime(
-    target: Target, http: aiohttp.ClientSession, clock: Clock, mode: Warmup, on_progress: OnProgress
+    target: Target,
+    http: aiohttp.ClientSession,
+    clock: Clock,
+    mode: Warmup,
+    on_progress: OnProgress,
+    *,
+    watch: Watch | None = None,
+    measure: Measure = _unmeasured,
+    patience_s: float = PATIENCE_S,
 ) -> Proof:
     """The proof that the instance is warm.
 
     ``full`` runs every warm-up request, ``single`` the first; ``none`` asks the canary and proves nothing else.
+    ``watch``: what is seen of compiles; by default only a built-in server's own counter. ``measure``: the memory that
+    the instance holds. ``patience_s``: how long it may say "not yet".
 
     Raises: WarmupError.
     """
-    run = _Prime(Client(target, http), clock, on_progress, _warmups(target, mode))
-    started_s = clock.now()
-    keys = await run.warm()
-    verdict = await run.canary()
-    answers = await run.canary_set()
-    samples, compiles = await run.prove(target.probes.generation if mode != "none" else None)
+    client = Client(target, http)
+    keys = walk.plan(target.probes, mode)
+    run = _Prime(client, clock, on_progress, keys, watch or partial(_counted, client), patience_s)
+    parts = Parts(clock, measure)
+    async with parts.part("compile"):
+        coverage = await run.warm()
+    async with parts.part("canary"):
+        verdict = await run.canary()
+        answers = await run.canary_set()
+    async with parts.part("proof"):
+        samples, compiles = await run.prove(target.probes.generation if mode != "none" else None)
     steady_ms = [sample.ms for sample in samples[-WINDOW:]]
     return Proof(
         canary=verdict,
         first_token_ms=tuple(sample.ms for sample in samples),
         p50_ms=percentile(steady_ms, 0.5),
         p99_ms=percentile(steady_ms, 0.99),
-        compile_events=compiles,
-        keys=keys,
-        seconds=clock.now() - started_s,
+        compile_events=compiles.counts.get(COUNTER),
+        keys=coverage.ran,
+        seconds=sum(parts.seconds.values()),
         answers=answers,
+        coverage=coverage,
+        compiles=compiles,
+        parts=parts.seconds,
+        host_bytes=parts.host_bytes,
+        gpu_bytes=parts.gpu_bytes,
     )
+
+
+async def _counted(client: Client) -> Seen:
+    """What a built-in server counts itself."""
+    if client.target.probes.stage is None:
+        return Seen()
+    return Seen({COUNTER: await compile_events(client)})
 
 
 @dataclass(frozen=True)
 class _Prime:
-    """One PRIME: what its steps share. Its steps are the warm-up requests, the canary, and ``WINDOW`` probes."""
+    """One PRIME: what its steps share. Its steps are the keys, the canary, and ``WINDOW`` probes."""
 
     client: Client
     clock: Clock
     on_progress: OnProgress
-    warmups: tuple[HttpProbe, ...]
+    keys: tuple[Key, ...]
+    watch: Watch
+    patience_s: float
 
-    async def warm(self) -> tuple[str, ...]:
-        """The compile keys that have run."""
-        keys: list[str] = []
-        for done, probe in enumerate(self.warmups):
-            self._tell(done, f"{probe.method} {probe.path}")
-            keys.extend(_keys(await self._patiently(done, partial(self.client.send, probe))))
-        return tuple(dict.fromkeys(keys))
+    async def warm(self) -> Coverage:
+        """The keys that have run."""
+        return await or_fail(walk.walk(self.keys, self._send_key, self._tell_key, self.client.target.probes.unseen))
+
+    def _tell_key(self, done: int, total: int, name: str) -> None:
+        self._tell(done, f"key {done + 1} of {total}: {name}")
+
+    async def _send_key(self, probe: HttpProbe) -> str:
+        """The answer; several prompts at once are not asked again as they are: fewer may fit."""
+        several = isinstance(probe.body, Mapping) and isinstance(probe.body.get("prompt"), list)
+        if several:
+            return await self.client.send(probe)
+        sent = asyncio.ensure_future(self._again_while_not_yet(0, partial(self.client.send, probe)))
+        try:
+            while not (await asyncio.wait({sent}, timeout=KEYS_POLL_S))[0]:
+                await self._tell_own_keys()
+        finally:
+            sent.cancel()
+        return sent.result()
+
+    async def _tell_own_keys(self) -> None:
+        """How far a built-in server is with its keys, all of which one request runs."""
+        if self.client.target.probes.stage is not None and (told := await own_keys(self.client)):
+            self._tell(told[0], f"key {told[0]} of {told[1]}")
 
     async def canary(self) -> CanaryResult | None:
         """The verdict on a right answer; None without a canary."""
         check = self.client.target.probes.canary
         if check is None:
             return None
-        done = len(self.warmups)
+        done = len(self.keys)
         self._tell(done, "canary")
         verdict = await self._patiently(done, partial(ask_canary, self.client, check))
         if not verdict.ok:
@@ -99,27 +163,40 @@ class _Prime:
         found = self.client.target.probes.canary_set
         if found is None:
             return {}
-        done = len(self.warmups)
+        done = len(self.keys)
         self._tell(done, f"canary set: {', '.join(prompt.id for prompt in found.prompts)}")
         return await canary_set.prove(self.client, found, partial(self._patiently, done))
 
-    async def prove(self, generation: Generation | None) -> tuple[tuple[Sample, ...], int | None]:
-        """The samples of the round that proved it, and the compile counter at its end."""
-        before = await or_fail(compile_events(self.client))
+    async def prove(self, generation: Generation | None) -> tuple[tuple[Sample, ...], Seen]:
+        """The samples of the round that proved it, and what was seen of compiles at its end."""
+        before = await or_fail(self.watch())
         if generation is None:
             return (), before
         for _ in range(MAX_ROUNDS):
-            samples = await self._until_steady(generation)
-            after = await or_fail(compile_events(self.client))
-            if after == before:
+            samples, never = await self._round(generation)
+            after = await or_fail(self.watch())
+            compiled = since(before, after)
+            if not compiled and never is not None:
+                raise never
+            if not compiled:
                 return samples, after
             before = after
-            self._tell(len(self.warmups) + 1, "something compiled during the proof: once more")
+            self._tell(len(self.keys) + 1, f"compiled during the proof ({in_words(compiled)}): once more")
         raise WarmupError(
-            f"something compiled during each of {MAX_ROUNDS} proofs",
+            f"something compiled during each of {MAX_ROUNDS} proofs: {in_words(compiled)}",
             hint="Its warm-up does not reach every shape that requests use.",
             code="compile_during_proof",
+            first_token_ms=_told_ms(samples),
         )
+
+    async def _round(self, generation: Generation) -> tuple[tuple[Sample, ...], WarmupError | None]:
+        """The samples of a round, and why it never became steady: a compile explains that."""
+        try:
+            return await self._until_steady(generation), None
+        except WarmupError as error:
+            if error.code != "never_steady":
+                raise
+            return (), error
 
     async def _until_steady(self, generation: Generation) -> tuple[Sample, ...]:
         lengths = prompts.probe_lengths(generation.max_input_tokens)
@@ -133,35 +210,26 @@ class _Prime:
             seed = index * MAX_EMPTY_ANSWERS
             ms = await or_fail(self.client.answer_ms(self.clock, length, seed, generation.headers))
             samples.append(Sample(length, ms))
-            self._tell(len(self.warmups) + 1 + min(index, WINDOW - 1), f"probe {index + 1}: {ms:.0f} ms")
+            self._tell(len(self.keys) + 1 + min(index, WINDOW - 1), f"probe {index + 1}: {ms:.0f} ms")
         return tuple(samples)
 
     async def _patiently(self, done: int, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer; while the server says "not yet" it is asked again, for ``PATIENCE_S`` at most."""
-        deadline_s = self.clock.now() + PATIENCE_S
+        """The answer; while the server says "not yet" it is asked again, for ``patience_s`` at most."""
+        return await or_fail(self._again_while_not_yet(done, ask))
+
+    async def _again_while_not_yet(self, done: int, ask: Callable[[], Awaitable[T]]) -> T:
+        deadline_s = self.clock.now() + self.patience_s
         while True:
             try:
                 return await ask()
             except RequestFailedError as error:
                 if not error.not_yet or self.clock.now() >= deadline_s:
-                    raise WarmupError(error.reason, code="request_failed") from error
+                    raise
                 self._tell(done, error.reason)
             await self.clock.sleep(RETRY_S)
 
     def _tell(self, done: int, what: str) -> None:
-        self.on_progress(Progress("PRIME", done, len(self.warmups) + 1 + WINDOW, what))
-
-
-def _warmups(target: Target, mode: Warmup) -> tuple[HttpProbe, ...]:
-    asked = {"full": len(target.probes.warmup), "single": 1, "none": 0}[mode]
-    return tuple(_with_mode(probe, mode) for probe in target.probes.warmup[:asked])
-
-
-def _with_mode(probe: HttpProbe, mode: Warmup) -> HttpProbe:
-    """A built-in server is told the mode in its body."""
-    if isinstance(probe.body, Mapping) and "mode" in probe.body:
-        return replace(probe, body={**probe.body, "mode": mode})
-    return probe
+        self.on_progress(Progress("PRIME", done, len(self.keys) + 1 + WINDOW, what))
 
 
 async def ask_canary(client: Client, check: CanaryCheck) -> CanaryResult:
@@ -189,10 +257,9 @@ def _never_steady(samples: list[Sample]) -> WarmupError:
         f"first-token times are not steady after {len(samples)} requests; the last took {last} ms",
         hint="Something else uses its cores or its GPU, or its warm-up misses shapes.",
         code="never_steady",
-        first_token_ms=[round(sample.ms, 3) for sample in samples[-TOLD_PROBES:]],
+        first_token_ms=_told_ms(samples),
     )
 
 
-def _keys(body: str) -> list[str]:
-    keys = json_object(body).get("keys")
-    return [key if isinstance(key, str) else json.dumps(key) for key in keys] if isinstance(keys, list) else []
+def _told_ms(samples: Sequence[Sample]) -> list[float]:
+    return [round(sample.ms, 3) for sample in samples[-TOLD_PROBES:]]
