@@ -16,14 +16,19 @@ _RUNTIMES: dict[str, Runtime] = {
     for runtime in (
         TorchRuntime(),
         FlashRuntime(),
-        CommandRuntime(),
         TrtllmRuntime(),
         TritonRuntime(),
         VllmRuntime(),
         SglangRuntime(),
         TransformersRuntime(),
+        CommandRuntime(),
     )
 }
+
+
+def names() -> tuple[str, ...]:
+    """The names of all runtimes: the built-in servers, then others' programs."""
+    return tuple(_RUNTIMES)
 
 
 def get(name: str) -> Runtime:
@@ -41,4 +46,4 @@ def get(name: str) -> Runtime:
     )
 
 
-__all__ = ["get"]
+__all__ = ["get", "names"]

@@ -43,7 +43,7 @@ class CommandRuntime:
         readiness="'ready.path' or 'ready.log', then the canary",
         warmup="'warmup_requests'",
         affinity="keeps the mask it was given unless it changes it itself",
-        traps=("it answers everybody as soon as it listens",),
+        traps=("a command line that does not take {port} can't learn the port that it is given",),
     )
 
     def check(self, name: str, service: Service) -> None:

@@ -61,6 +61,7 @@ class TransformersRuntime:
             "one request at a time unless 'continuous-batching' is on",
             "a flash-attn that is installed is imported, and a broken one breaks it",
             "a field that it does not know in a request is refused with 422",
+            "it needs transformers[serving] and accelerate; what is missing is told before it starts",
         ),
     )
 

@@ -18,7 +18,7 @@ from toolkit.runtimes.triton_job import Job
 
 PROGRAM = "tritonserver"
 TRAPS = (
-    "it answers everybody as soon as it listens",
+    "a warm-up of an ensemble is ignored: only that of the inner model runs",
     "a warm-up that failed can leave it READY: its log is searched for that",
     "GPUs of an instance group are ignored by the TensorRT-LLM back end: gpu_device_ids is what counts",
     "lengths and batch sizes are the engine's: what config.pbtxt says of them is ignored",

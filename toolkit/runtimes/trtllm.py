@@ -28,7 +28,9 @@ PACKAGE, PROGRAM = "tensorrt-llm", "trtllm-serve"
 # What a service's 'attention' may be in PyTorch mode.
 ATTENTIONS = ("auto", "vanilla")
 TRAPS = (
-    "it answers everybody as soon as it listens",
+    "/health is 200 long before the first token",
+    "a KV cache that reuses blocks on an engine without paged context attention answers wrongly",
+    "limits are the engine's, whatever the flags say",
     "its memory fraction is of what is free when the KV cache is made: who starts beside it changes what it takes",
     "from 1.2 on its workers remove the CPU mask they were given unless TLLM_NUMA_AWARE_WORKER_AFFINITY is 0",
     "an attention backend that is unknown or not there becomes TRTLLM, up to 1.3.0rc3 without a word",
