@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.serve import decoders
 from tests.serve.test_decoder import PROMPT, assert_same, load, plain
 from tests.serve.test_replay import RecordingPool
 from toolkit.errors import ToolkitError
 from toolkit.serve import compiled
-from toolkit.serve.compiled import CompiledEngine, cache_length, check_fits, padded, prompt_lengths, read_engine_info
+from toolkit.serve.compiled import CompiledEngine, cache_length, check_fits, read_engine_info
 from toolkit.serve.decoder import Decoder
 
 SLOTS, MAX_INPUT_LEN, MAX_SEQ_LEN = 4, 32, 48
@@ -203,28 +201,6 @@ def test_an_unknown_shape_is_refused(key: str, tmp_path: Path, make: Any) -> Non
     engine, _, _ = make(tmp_path)
     with pytest.raises(ValueError, match="is not a shape"):
         engine.run_shape(key)
-
-
-@pytest.mark.parametrize(
-    ("count", "size"),
-    [(1, 4), (4, 4), (5, 8), (17, 20), (32, 32), (33, 40), (65, 80), (128, 128), (129, 160), (511, 512)],
-)
-def test_a_prompt_is_padded_to_one_of_few_sizes(count: int, size: int) -> None:
-    assert padded(count, 1000) == size
-    assert padded(count, count) == count
-
-
-@given(st.integers(1, 2000), st.integers(1, 2000))
-def test_padding_adds_little_and_never_passes_the_most(count: int, more: int) -> None:
-    size = padded(count, count + more)
-    assert count <= size <= count + more
-    assert size - count < max(4, count / 4 + 1)
-
-
-def test_warm_lengths_are_all_sizes_that_prompts_are_padded_to() -> None:
-    assert prompt_lengths(10) == [4, 8, 10]
-    assert set(prompt_lengths(500)) == {padded(count, 500) for count in range(1, 501)}
-    assert len(prompt_lengths(4096)) < 50
 
 
 @pytest.mark.parametrize("count", [1, 3, 9, 31])

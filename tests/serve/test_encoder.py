@@ -62,6 +62,29 @@ def test_every_family_computes_what_transformers_computes(tmp_path: Path, kind: 
         torch.testing.assert_close(hidden, expected, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["bert", "mpnet"])
+@pytest.mark.parametrize("seconds", [(), (None, 3, None, 5)])
+def test_padding_of_a_batch_changes_no_text(tmp_path: Path, kind: str, seconds: tuple[int | None, ...]) -> None:
+    sizes = {k: v for k, v in BERT.items() if k.startswith(("num_", "hidden_s", "inter"))}
+    config = AutoConfig.for_model(kind, vocab_size=64, max_position_embeddings=24, **sizes, **SMALL[kind])
+    AutoModel.from_config(config).eval().save_pretrained(tmp_path)
+    encoder = load(tmp_path)
+    seen: list[int] = []
+
+    class Observed(Attention):
+        def __call__(self, q: torch.Tensor, *rest: Any) -> torch.Tensor:
+            seen.append(len(q))
+            return super().__call__(q, *rest)
+
+    texts = [*TEXTS, [5] * 20, [6] * 20, [7] * 20]
+    with torch.inference_mode():
+        plain = encoder.forward(texts, Attention("sdpa"), (*seconds, *[None] * 3) if seconds else ())
+        encoder.pads = True
+        padded = encoder.forward(texts, Observed("sdpa"), (*seconds, *[None] * 3) if seconds else ())
+    torch.testing.assert_close(padded, plain, atol=1e-5, rtol=1e-4)
+    assert set(seen) == {96}  # of 83
+
+
 def test_packing_changes_no_text(tmp_path: Path) -> None:
     encoder = load(write_bert(tmp_path))
     together = forward(encoder, TEXTS)

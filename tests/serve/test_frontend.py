@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import struct
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.serve.fakes import frontend_serving
 from tests.serve.small_models import HIDDEN, WORDS, write_bert, write_sentence_files
@@ -18,6 +21,7 @@ from toolkit.errors import ToolkitError
 from toolkit.serve import frontend
 from toolkit.serve.batcher import Limits, Tokens
 from toolkit.serve.sentence import SentenceConfig, SentenceTokenizer, read_sentence_config
+from toolkit.serve.sizes import padded
 
 PATH = "/v1/embeddings"
 
@@ -226,6 +230,16 @@ def test_buckets_reach_both_bounds_and_fit_a_batch() -> None:
     assert keys == ["1x16", "1x64", "1x256", "4x16", "4x64", "16x16", "32x16"]
     assert frontend.warmup_buckets(limits, 1024)[-1] == "32x16"
     assert "1x1024" in frontend.warmup_buckets(limits, 1024)
+
+
+@given(st.integers(1, 64), st.integers(1, 512), st.integers(1, 8192))
+def test_every_batch_of_a_gpu_is_padded_to_a_size_that_was_warmed(texts: int, max_length: int, tokens: int) -> None:
+    limits = Limits(texts, tokens, 0.01, 1)
+    keys = [tuple(map(int, key.split("x"))) for key in frontend.token_buckets(limits, max_length)]
+    assert all(length <= max_length for _, length in keys)
+    warmed = {padded(count * length, sys.maxsize) for count, length in keys}
+    for size in range(1, min(texts * max_length, tokens) + 1):
+        assert padded(size, sys.maxsize) in warmed
 
 
 async def test_stage_reports_the_attention_that_ran_and_the_bytes_read(tmp_path: Path) -> None:

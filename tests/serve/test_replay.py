@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.serve.replay import PATIENCE, Replays, Rounds, key_buckets, padded, row_buckets
+from toolkit.serve.replay import PATIENCE, Replays, Rounds, bucket_of, key_buckets, row_buckets
 
 VOCAB = 5
 
@@ -63,7 +63,7 @@ def test_buckets_grow_to_the_largest_size_itself(most):
 
 @given(st.integers(1, 64), st.integers(1, 64))
 def test_a_size_is_padded_to_the_next_bucket_or_to_none(size, most):
-    found = padded(size, row_buckets(most))
+    found = bucket_of(size, row_buckets(most))
     assert found is None if size > most else found >= size
 
 
@@ -126,11 +126,11 @@ def test_the_pool_is_given_back_after_three_smaller_rounds_in_a_row(made):
     replays, pool, cache, _ = made
     for _ in range(PATIENCE - 1):
         replays.step([1, 1], [1, 1], 2, cache)
-        replays.round_over()
+        replays.between_requests(idle=True)
     assert pool.renewals == 0
     pool.captures.clear()
     replays.step([1], [1], 2, cache)
-    replays.round_over()
+    replays.between_requests(idle=True)
     assert pool.renewals == 1
     assert {rows for rows, _ in pool.captures} == {1, 2}
 
@@ -139,25 +139,25 @@ def test_a_large_round_in_between_keeps_it(made):
     replays, pool, cache, _ = made
     for count in (1, 1, 6, 1, 1):
         replays.step([1] * count, [1] * count, 2, cache)
-        replays.round_over()
+        replays.between_requests(idle=True)
     assert pool.renewals == 0
 
 
-def test_a_large_batch_after_that_runs_eagerly_and_has_its_graphs_again_when_the_engine_was_idle(made):
+def test_a_large_batch_after_that_runs_eagerly_until_a_request_ended(made):
     replays, _, cache, _ = made
     for _ in range(PATIENCE):
         replays.step([1], [1], 2, cache)
-        replays.round_over()
+        replays.between_requests(idle=True)
     assert replays.step([1] * 6, [1] * 6, 2, cache) is None
     assert dict(replays.eager) == {"given_back": 1}
-    replays.round_over()
+    replays.between_requests(idle=False)
     assert replays.step([1] * 6, [1] * 6, 2, cache) is not None
 
 
 def test_idle_moments_without_a_step_are_no_rounds(made):
     replays, pool, _, _ = made
     for _ in range(10):
-        replays.round_over()
+        replays.between_requests(idle=True)
     assert pool.renewals == 0
 
 

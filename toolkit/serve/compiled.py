@@ -19,11 +19,11 @@ from toolkit.serve.architecture import read_json
 from toolkit.serve.isa import missing_features
 from toolkit.serve.kv_cache import divide, workspace_bytes
 from toolkit.serve.replay import GraphPool, Pool, Replays
+from toolkit.serve.sizes import padded, padded_sizes
 from toolkit.serve.weights import load_tensors
 
 ENGINE_FORMAT = 3
 PHASES = ("prefill", "decode")
-SMALLEST_STEP = 4
 # Keys that a decode step looks at are padded to a multiple; the mask hides those that are too many.
 KEYS_STEP = 32
 # On the CPU longer prompts run in pieces: as fast, and with fewer sizes to warm.
@@ -38,21 +38,6 @@ def cache_length(max_seq_len: int) -> int:
     The spare ones take the writes of idle rows, and keep a full slot apart from a whole cache in the traced graph.
     """
     return (max_seq_len // 16 + 1) * 16
-
-
-def padded(count: int, most: int) -> int:
-    """So many tokens or keys, and up to a quarter more, but at most ``most``: one of few sizes.
-
-    oneDNN makes kernels for each size that it has not seen. Read for 135M parameters on 2 cores: 9 to 15 ms and 2.6 MiB
-    for every new prompt length.
-    """
-    step = max(SMALLEST_STEP, 1 << max(0, (count - 1).bit_length() - 3))
-    return min(most, -(-count // step) * step)
-
-
-def prompt_lengths(longest: int) -> list[int]:
-    """Every size up to ``longest`` that a prompt is padded to."""
-    return sorted({padded(count, longest) for count in range(1, longest + 1)})
 
 
 class CompiledEngine:
@@ -138,8 +123,8 @@ class CompiledEngine:
         count = len(token_ids)
         size = padded(count, min(self._longest_piece(), self.max_seq_len - start))
         tokens = torch.tensor([*token_ids, *[0] * (size - count)], device=self._device)
-        where = torch.tensor([[start], [count - 1]], device=self._device)
-        inputs = [tokens, where[0], where[1], self._counting[: start + size]]
+        first, last = (torch.tensor([place], device=self._device) for place in (start, count - 1))
+        inputs = [tokens, first, last, self._counting[: start + size]]
         logits: Tensor = self._packages["prefill"].run(inputs + self._rows(slot, slot + 1))
         self._lengths[slot] = start + count
         return logits
@@ -166,8 +151,8 @@ class CompiledEngine:
         span = min(self.max_seq_len, -(-longest // KEYS_STEP) * KEYS_STEP)
         logits = None if self._replays is None else self._replays.step(tokens, positions, span, self._cache)
         if logits is None:
-            inputs = torch.tensor([tokens, positions], device=self._device)
-            logits = self._run_decode(inputs[0], inputs[1], span, first)
+            step, places = (torch.tensor(values, device=self._device) for values in (tokens, positions))
+            logits = self._run_decode(step, places, span, first)
         for slot in slots:
             self._lengths[slot] += 1
         rows = [slot - first for slot in slots]
@@ -206,8 +191,8 @@ class CompiledEngine:
     def release(self, slot: int) -> None:
         """Frees a slot; one that is free already stays so."""
         self._lengths[slot] = 0
-        if self._replays is not None and not any(self._lengths):
-            self._replays.round_over()
+        if self._replays is not None:
+            self._replays.between_requests(idle=not any(self._lengths))
 
     @property
     def eager_steps(self) -> Mapping[str, int]:
@@ -219,7 +204,7 @@ class CompiledEngine:
         if mode == "single":
             return ["prefill:1"]
         longest = min(self.max_input_len, self.max_seq_len - 1)
-        lengths = sorted({*prompt_lengths(min(self._longest_piece(), longest)), longest})
+        lengths = sorted({*padded_sizes(min(self._longest_piece(), longest)), longest})
         sizes = {"prefill": lengths, "decode": range(1, self.max_batch_size + 1), "blocks": range(1, 2)}
         if self._replays is not None:
             sizes["decode"] = self._replays.buckets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from toolkit.serve.api import ApiError, read_object
 from toolkit.serve.batcher import Batcher, Limits, QueueFullError, Request, Tokens
 from toolkit.serve.metrics import Metrics
 from toolkit.serve.openapi import Operation
+from toolkit.serve.sizes import padded, padded_sizes
 from toolkit.serve.status import Status
 from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
 from toolkit.serve.web import main as web_main
@@ -108,7 +110,8 @@ class FrontendBackend:
 
     def warmup_keys(self, mode: WarmupMode) -> list[str]:
         """Every bucket of texts and lengths that fits a batch, as ``TEXTSxTOKENS``."""
-        keys = warmup_buckets(self._limits, self._tokenizer.max_length)
+        buckets = token_buckets if self.encoder.pads else warmup_buckets
+        keys = buckets(self._limits, self._tokenizer.max_length)
         return keys if mode == "full" else keys[:1]
 
     def run_key(self, key: str) -> None:
@@ -206,6 +209,13 @@ def warmup_buckets(limits: Limits, max_length: int) -> list[str]:
     """Keys of all pairs of a power of four of texts and of tokens that fit a batch, the bounds included."""
     pairs = [(n, length) for n in _powers(1, limits.max_batch) for length in _powers(min(16, max_length), max_length)]
     return [f"{n}x{length}" for n, length in pairs if n == 1 or n * length <= limits.max_batch_tokens]
+
+
+def token_buckets(limits: Limits, max_length: int) -> list[str]:
+    """Keys of one batch for each number of tokens that batches are padded to."""
+    most = padded(min(limits.max_batch_tokens, limits.max_batch * max_length), sys.maxsize)
+    counts = ((-(-tokens // max_length), tokens) for tokens in padded_sizes(most))
+    return [f"{texts}x{tokens // texts}" for texts, tokens in counts]
 
 
 def _powers(first: int, last: int) -> list[int]:

@@ -35,7 +35,7 @@ def key_buckets(most: int) -> list[int]:
     return [*sizes, most]
 
 
-def padded(size: int, buckets: Sequence[int]) -> int | None:
+def bucket_of(size: int, buckets: Sequence[int]) -> int | None:
     """The smallest bucket that holds ``size``; None when none does."""
     return next((bucket for bucket in buckets if bucket >= size), None)
 
@@ -98,7 +98,8 @@ class GraphPool:
 
     def capture(self, run: Run, rows: int, keys: int) -> CudaGraph:
         """The step of that size."""
-        inputs = torch.zeros(2, rows, dtype=torch.int64, device=self._device)
+        # The compiled step wants what it reads to begin at multiples of 16 bytes, or copies it.
+        inputs = torch.zeros(2, rows + rows % 2, dtype=torch.int64, device=self._device)[:, :rows]
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
@@ -131,6 +132,7 @@ class Replays:
         self._graphs: dict[tuple[int, int], Captured] = {}
         self._rounds = Rounds()
         self._peak = self._held = 0
+        self._missed: set[int] = set()
         self.eager: Counter[str] = Counter()
 
     @property
@@ -150,12 +152,14 @@ class Replays:
 
         ``span``: how many keys the longest of them looks at.
         """
-        count, keys = len(tokens), padded(span, self._keys)
-        rows = padded(count, self._rows)
+        count, keys = len(tokens), bucket_of(span, self._keys)
+        rows = bucket_of(count, self._rows)
         self._peak = max(self._peak, rows or count)
         graph = self._graphs.get((rows or 0, keys or 0))
         if graph is None or _identity(cache) != self._known_as:
-            self.eager[self._reason(rows, keys, cache)] += 1
+            reason = self._reason(rows, keys, cache)
+            self.eager[reason] += 1
+            self._missed |= {rows or 0} if reason == "given_back" else set()
             return None
         spare = [0] * (graph.inputs.shape[1] - count)
         graph.inputs.copy_(torch.tensor([[*tokens, *spare], [*positions, *spare]]))
@@ -169,18 +173,23 @@ class Replays:
         changed = (name for name, now, then in zip(names, _identity(cache), self._known_as, strict=True) if now != then)
         return next(changed, "given_back" if self._graphs else "not_captured")
 
-    def round_over(self) -> None:
-        """The engine is idle: graphs that were missing are captured, those that nobody needs any more give way."""
-        peak, self._peak = self._peak, 0
-        if not peak or not self._graphs:
+    def between_requests(self, *, idle: bool) -> None:
+        """What was given back and is needed again is captured; ``idle`` ends a round, and may give others back."""
+        for rows in sorted(self._missed):
+            self.capture(rows)
+        self._missed.clear()
+        if idle and self._peak and self._graphs:
+            peak, self._peak = self._peak, 0
+            self._hold(self._rounds.over(peak, self._held))
+
+    def _hold(self, most: int) -> None:
+        if most >= self._held:
             return
-        hold = self._rounds.over(peak, self._held)
-        if hold < self._held:
-            self._graphs.clear()
-            self._pool.renew()
-            self._held = 0
+        self._graphs.clear()
+        self._pool.renew()
+        self._held = 0
         for rows in self._rows:
-            if rows <= hold:
+            if rows <= most:
                 self.capture(rows)
 
 
