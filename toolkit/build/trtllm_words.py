@@ -72,7 +72,7 @@ def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given]
             try:
                 found[option.name] = Given(key, words_of(option, value), where)
             except BadValueError as bad:
-                faults.append(ToolkitError(f"'{key}': {bad}", where, bad.hint, code="options"))
+                faults.append(ToolkitError(f"'{key}' {bad}", where, bad.hint, code="options"))
     return found, faults
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.facts.options import Option, OptionTable
 from toolkit.names import suggestion
-
-# What these programs read as a whole number: 8192, 8k, 1.5Ki.
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([kKmMgGtT]i?)?")
-_KINDS = {"int": "a whole number", "float": "a number", "flag": "true or false", "str": "a text", "json": "a mapping"}
+from toolkit.runtimes.words import BadValueError, words_of
 
 
 def words(
@@ -68,8 +63,11 @@ def _words(where: str, key: str, value: Any, table: OptionTable | None, owned: M
     if isinstance(value, bool) and option.kind in (None, "flag"):
         yield from _switched(option, value)
         return
-    yield option.name
-    yield from _values(where, key, value, option)
+    try:
+        found = words_of(option, value, loose=True)
+    except BadValueError as bad:
+        raise ToolkitError(f"'{key}' {bad}", where, bad.hint, code="bad_option") from None
+    yield from (option.name, *found)
 
 
 def _find(where: str, key: str, table: OptionTable | None) -> Option:
@@ -96,41 +94,3 @@ def _switched(option: Option, on: bool) -> Iterator[str]:
         yield option.name
     elif option.negation:
         yield option.negation
-
-
-def _values(where: str, key: str, value: Any, option: Option) -> Iterator[str]:
-    several = isinstance(value, (list, tuple))
-    if several and option.many:
-        if not value:
-            raise ToolkitError(f"'{key}' is an empty list", where, "Remove it, or write a value.", code="bad_option")
-        for each in value:
-            yield _value(where, key, each, option)
-        return
-    if several and option.kind not in (None, "json"):
-        raise ToolkitError(f"'{key}' takes one value, not a list", where, code="bad_option")
-    yield _value(where, key, value, option)
-
-
-def _value(where: str, key: str, value: Any, option: Option) -> str:
-    if not _fits(value, option.kind):
-        wanted = _KINDS.get(option.kind or "", "a value")
-        raise ToolkitError(f"'{key}' takes {wanted}, not {value!r:.60}", where, code="bad_option")
-    word = json.dumps(value, default=str) if isinstance(value, (dict, list, tuple)) else str(value)
-    if option.choices and not option.open_choices and word not in option.choices:
-        known = ", ".join(option.choices)
-        raise ToolkitError(f"'{word}' is none of {known}", where, suggestion(word, option.choices), code="bad_option")
-    return word
-
-
-def _fits(value: Any, kind: str | None) -> bool:
-    if value is None or isinstance(value, bool) or kind == "flag":
-        return False
-    if kind == "int":
-        return isinstance(value, int) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
-    if kind == "float":
-        return isinstance(value, (int, float)) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
-    if kind == "json":
-        return isinstance(value, (dict, list, str))
-    if isinstance(value, str) and value.startswith("-"):  # a parser would take it for an option
-        return _NUMBER.fullmatch(value) is not None
-    return kind is None or isinstance(value, (str, int, float))

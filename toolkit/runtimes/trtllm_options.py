@@ -140,7 +140,7 @@ def _flag(where: str, key: str, value: Any, allowed: Allowed) -> tuple[Option | 
     try:
         words_for(option, value)
     except BadValueError as bad:
-        return None, ToolkitError(f"'{key}': {bad}", where, bad.hint, code="bad_option")
+        return None, ToolkitError(f"'{key}' {bad}", where, bad.hint, code="bad_option")
     return option, None
 
 
