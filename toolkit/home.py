@@ -10,7 +10,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Home:
-    """``COEXIST_HOME``, or ``coexist`` in the user's XDG data folder. ``caches``: services' caches lie elsewhere."""
+    """``COEXIST_HOME``, or ``coexist`` in the user's XDG data folder.
+
+    ``caches``: services' caches lie elsewhere (``COEXIST_CACHE``): they want a local disk.
+    """
 
     root: Path
     caches: Path | None = None
@@ -18,10 +21,12 @@ class Home:
     @classmethod
     def find(cls, environ: Mapping[str, str] = os.environ) -> Home:
         """The home that the environment names."""
+        caches = environ.get("COEXIST_CACHE")
+        local = Path(caches).expanduser().absolute() if caches else None
         if chosen := environ.get("COEXIST_HOME"):
-            return cls(Path(chosen).expanduser().absolute())
+            return cls(Path(chosen).expanduser().absolute(), local)
         data = environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return cls(Path(data).expanduser().absolute() / "coexist")
+        return cls(Path(data).expanduser().absolute() / "coexist", local)
 
     @property
     def references(self) -> Path:
@@ -40,7 +45,12 @@ class Home:
         return self.states / deployment
 
     def cache(self, deployment: str, service: str) -> Path:
+        """Caches of a service, a folder for each environment it ran in."""
         return (self.caches or self.root / "cache") / deployment / service
+
+    def history(self, deployment: str, service: str) -> Path:
+        """How long its starts took."""
+        return self.root / "history" / deployment / f"{service}.json"
 
     def rank_logs(self, deployment: str, service: str) -> Path:
         """Where the ranks of a service write a log each."""

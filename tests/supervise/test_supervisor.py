@@ -82,6 +82,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
                 "pid": None,
                 "port": run.port,
                 "ready_at": None,
+                "windows_s": {},
                 "stages": [],
                 "first_token_ms": {"first": None, "p50": None, "p99": None},
                 "canary": {"ok": None, "expected": None, "got": None},

@@ -11,6 +11,7 @@ from typing import Any
 from toolkit import affinity, runtimes
 from toolkit.affinity import MemoryPolicy
 from toolkit.assemble import boxes, kept
+from toolkit.assemble.cache_key import cache_key
 from toolkit.assemble.paths import Paths
 from toolkit.config.models import Deployment, Service
 from toolkit.home import Home
@@ -51,13 +52,15 @@ class Stage:
     programs: Mapping[str, Program | None] = field(default_factory=dict)
 
 
-def launch(stage: Stage, name: str, token: str) -> Launch:
+def launch(stage: Stage, name: str, token: str, key: str | None = None) -> Launch:
     """The process of one service; ``token`` lets coexist in before the service is registered.
+
+    ``key``: names its cache folder (``fingerprint``); by default the environment is looked at now.
 
     Raises: ToolkitError when its runtime cannot do what is asked.
     """
     service = stage.deployment.services[name]
-    given, assigned = context(stage, name, token), assignment(stage.host, stage.plan, name, service)
+    given, assigned = context(stage, name, token, key), assignment(stage.host, stage.plan, name, service)
     made = runtimes.get(service.runtime).launch(given, assigned)
     environment = stage.deployment.environments.get(service.environment or "")
     if environment is None or environment.image is None:
@@ -70,7 +73,7 @@ def launches(stage: Stage) -> dict[str, Launch]:
     return {service.name: launch(stage, service.name, OPENS_NOTHING) for service in stage.plan.services}
 
 
-def context(stage: Stage, name: str, token: str) -> Context:
+def context(stage: Stage, name: str, token: str, key: str | None = None) -> Context:
     """Where the service runs."""
     service = stage.deployment.services[name]
     engine = stage.engines.get(service.engine or "")
@@ -84,7 +87,7 @@ def context(stage: Stage, name: str, token: str) -> Context:
         engine_dir=engine.folder if engine else _not_built(service.engine),
         engine_manifest=engine.facts if engine else None,
         recipe=recipe.recipe.model if recipe else None,
-        cache_dir=stage.home.cache(stage.deployment.name, name),
+        cache_dir=cache_dir(stage, name, key or fingerprint(stage, name)),
         token=token,
         reference=stage.references.get(name),
         environ=stage.environ,
@@ -93,6 +96,18 @@ def context(stage: Stage, name: str, token: str) -> Context:
         tokenizer_dir=stage.paths.source(name, service),
         log_dir=stage.home.rank_logs(stage.deployment.name, name),
     )
+
+
+def cache_dir(stage: Stage, name: str, key: str) -> Path:
+    """The service's own caches, of the environment with this fingerprint."""
+    return stage.home.cache(stage.deployment.name, name) / key
+
+
+def fingerprint(stage: Stage, name: str) -> str:
+    """Of the environment that the service runs in, and what it runs on."""
+    environment = stage.deployment.environments.get(stage.deployment.services[name].environment or "")
+    devices = (device.uuid for device in _planned(stage.plan, name).devices)
+    return cache_key(stage.paths.pythons[name], environment, stage.host, devices)
 
 
 def _not_built(engine: str | None) -> Path | None:
@@ -166,12 +181,13 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
     """What the supervisor is told of one service."""
     service = stage.deployment.services[planned.name]
     policy = affinity.choose(stage.host, planned.numa_nodes, planned.memory_bind)
-    shown = launch(stage, planned.name, OPENS_NOTHING)
+    key = fingerprint(stage, planned.name)
+    shown = launch(stage, planned.name, OPENS_NOTHING, key)
     return ServiceRun(
         name=planned.name,
         runtime=planned.runtime,
-        launch=lambda attempt: launch(stage, planned.name, secrets.token_urlsafe(24)),
-        launch_as=lambda token: launch(stage, planned.name, token),
+        launch=lambda attempt: launch(stage, planned.name, secrets.token_urlsafe(24), key),
+        launch_as=lambda token: launch(stage, planned.name, token, key),
         port=planned.port,
         cpus=planned.cpus,
         memory_policy=policy,
@@ -186,7 +202,10 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
         expected=_expected(stage, planned, policy),
         spec=kept.spec(stage.deployment, stage.paths, fingerprints(stage.engines), planned.name),
         placed=kept.placed(stage.plan, planned),
-        cache_dir=stage.home.cache(stage.deployment.name, planned.name),
+        cache_dir=cache_dir(stage, planned.name, key),
+        fingerprint=key,
+        history=stage.home.history(stage.deployment.name, planned.name),
+        learns=service.preload_window is None,
         container=shown.container,
         other_ports=shown.ports,
     )

@@ -22,8 +22,10 @@ from toolkit.processes import Identity
 from toolkit.runtimes.base import Launch
 from toolkit.runtimes.environment import TOKEN
 from toolkit.supervise import (
+    caches,
     containers,
     failures,
+    history,
     launch_files,
     lifecycle,
     log_checks,
@@ -142,6 +144,10 @@ class Attempt:
     _secrets: tuple[str, ...] = ()
     _holds_gpu: bool = False
     _leftovers: Leftovers = field(init=False)
+    _cache: history.Cache = "cold"
+    _stage: str = "PRELOAD"
+    _windows_s: dict[str, float] = field(default_factory=dict)
+    _spent_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._leftovers = Leftovers(self.run.cache_dir)
@@ -252,14 +258,26 @@ class Attempt:
             self.note(f"waits while {f'pid {holder}' if holder else 'somebody'} starts on its GPU")
 
     async def _spawn(self, _: lifecycle.Spawn) -> None:
+        prepared = await asyncio.to_thread(caches.prepare, self.run.cache_dir)
+        for text in prepared.notes:
+            self.note(text)
         launch = self.run.launch(self.number)
         self._secrets = secret_values(launch.own_env)
+        self._begin_windows(launch, prepared.state)
         log = await asyncio.to_thread(self.world.logs[self.run.name].begin_attempt, launch.rank_logs)
         await asyncio.to_thread(launch_files.write, launch.files)
         with disk_errors(log.path, "cannot write its log"):
             tree = self._tree(launch, log.path)
         self._runs(tree, launch, log)
-        self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes))
+        self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes, self._windows_s))
+
+    def _begin_windows(self, launch: Launch, cache: history.Cache) -> None:
+        """How long each stage may take: as its own starts here teach, at most what its program is given."""
+        self._cache, run, ceiling_s = cache, self.run, launch.preload_window_s
+        boots = history.read(run.history) if run.learns else ()
+        self._windows_s = {
+            stage: history.window_s(boots, stage, run.fingerprint, cache, ceiling_s) for stage in ("PRELOAD", "PRIME")
+        }
 
     def _tree(self, launch: Launch, log: Path) -> Tree:
         group = self.world.groups.make(self.name) if self.world.groups else None
@@ -278,7 +296,7 @@ class Attempt:
         url = f"http://127.0.0.1:{self.run.port}"
         target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
         now_s = self.world.clock.now()
-        opened = window.opened(now_s, launch.preload_window_s)
+        opened = window.opened(now_s, self._windows_s.get("PRELOAD", launch.preload_window_s))
         oom = OomCount.begun(tree.pid, group=tree.group.folder if tree.group else None)
         watch = CompileWatch.of(
             target, self.world.http, tree, log,
@@ -349,6 +367,7 @@ class Attempt:
 
     async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
         running, world = self._process(), self.world
+        began_s, self._stage = world.clock.now(), "PRELOAD"
         guard = self._start(self._watch_window)
         report = await warm.wait_loaded(running.target, world.http, world.clock, self._on_progress)
         guard.cancel()
@@ -358,10 +377,12 @@ class Attempt:
         if wrong is not None:
             self._fail(wrong)
             return
+        self._spent_s["PRELOAD"] = world.clock.now() - began_s
         self.post(lifecycle.Loaded(self.number, report))
 
     async def _prime(self, _: lifecycle.Prime) -> None:
         running, world = self._process(), self.world
+        began_s, self._stage = world.clock.now(), "PRIME"
         guard = self._start(self._watch_window)
         self._proof = await warm.prime(
             running.target, world.http, world.clock, self.run.warmup, self._on_progress,
@@ -369,6 +390,7 @@ class Attempt:
             patience_s=max(warm.PATIENCE_S, running.launch.preload_window_s),
         )  # fmt: skip
         guard.cancel()
+        self._spent_s["PRIME"] = world.clock.now() - began_s
         self.post(lifecycle.Proven(self.number, self._proof))
 
     async def _memory(self) -> warm.Memory:
@@ -388,7 +410,8 @@ class Attempt:
     async def _watch_window(self, _: lifecycle.ExtendWindow | None = None) -> None:
         """Posts Stalled once the stage's window has passed."""
         running, clock = self._process(), self.world.clock
-        running.window = window.opened(clock.now(), running.launch.preload_window_s)
+        length_s = self._windows_s.get(self._stage, running.launch.preload_window_s)
+        running.window = window.opened(clock.now(), length_s)
         before = self._sample(running)
         looked_s = clock.now() - _SHARED_LOOK_S
         while (now_s := clock.now()) < running.window.deadline_s:
@@ -415,7 +438,7 @@ class Attempt:
     def _sample(self, running: _Running) -> window.Sample:
         usage = running.tree.usage()
         log_bytes = running.log.written_bytes()
-        return window.Sample(self.world.clock.now(), log_bytes, usage.resident_bytes, usage.cpu_s)
+        return window.Sample(self.world.clock.now(), log_bytes, usage.resident_bytes, usage.cpu_s, usage.read_bytes)
 
     async def _register(self, _: lifecycle.Register) -> None:
         running = self._process()
@@ -450,6 +473,9 @@ class Attempt:
 
     async def _watch(self, _: lifecycle.Watch) -> None:
         self._start(self._watch_ranks)
+        if self._spent_s:
+            boot = history.Boot(self.run.fingerprint, self._cache, dict(self._spent_s))
+            await asyncio.to_thread(history.add, self.run.history, boot)
         first = await self._first_request()
         await self._check_placement()
         late = await self._watcher.late_compiles() if self._watcher else None

@@ -42,6 +42,7 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
         "pid": instance.pid,
         "port": run.port,
         "ready_at": calendar.iso(instance.ready_s) if instance.ready_s is not None else None,
+        "windows_s": {stage: round(length_s, 1) for stage, length_s in instance.windows_s.items()},
         "stages": [_stage(stage, instance, now_s) for stage in instance.stages],
         "first_token_ms": _first_token_ms(instance),
         "canary": _canary(instance),

@@ -20,7 +20,7 @@ FAILED    nothing is tried any more; says why        RestartRequested
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
 
@@ -125,6 +125,7 @@ class Instance:
     ready_s: float | None = None
     late_compiles: int | None = None
     late: tuple[Compile, ...] = ()
+    windows_s: Mapping[str, float] = field(default_factory=dict)
     placement: Placement | None = None
     waits: int = 0
     ending: Ending | None = None
@@ -160,10 +161,11 @@ class Reserved(Event):
 
 @dataclass(frozen=True)
 class Spawned(Event):
-    """The process runs; its log begins at ``log_start_bytes``."""
+    """The process runs; its log begins at ``log_start_bytes``. ``windows_s``: how long each stage may take."""
 
     pid: int
     log_start_bytes: int = 0
+    windows_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -407,7 +409,7 @@ def _reserved(instance: Instance, _: Reserved, now_s: float) -> Step:
 def _spawned(instance: Instance, event: Spawned, _: float) -> Step:
     if instance.state is not PRELOAD or instance.pid is not None:
         return instance, ()
-    return replace(instance, pid=event.pid), (WaitLoaded(),)
+    return replace(instance, pid=event.pid, windows_s=event.windows_s), (WaitLoaded(),)
 
 
 def _loaded(instance: Instance, event: Loaded, now_s: float) -> Step:

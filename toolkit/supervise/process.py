@@ -123,10 +123,11 @@ def poll(process: subprocess.Popen[bytes]) -> int | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a tree used: ``resident_bytes`` now, ``cpu_s`` of those alive, in all."""
+    """What a tree used: ``resident_bytes`` now, ``cpu_s`` and ``read_bytes`` of those alive, in all."""
 
     resident_bytes: int
     cpu_s: float
+    read_bytes: int = 0
 
 
 class Main(Protocol):
@@ -282,7 +283,8 @@ class Tree:
         """Memory and processor time of the main process, those ``beside`` it, and all their descendants."""
         pids = {pid for root in (self.pid, *self.beside) for pid in processes.descendants(root)}
         found = [each for pid in pids if (each := processes.stat(pid))]
-        return Usage(sum(each.resident_bytes for each in found), sum(each.cpu_s for each in found))
+        read_bytes = sum(processes.read_bytes(each.identity.pid) for each in found)
+        return Usage(sum(each.resident_bytes for each in found), sum(each.cpu_s for each in found), read_bytes)
 
     async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
         """What could not be ended (normally nothing): TERM to the main process, ``grace_s``, then KILL to all."""

@@ -32,7 +32,8 @@ class ServiceRun:
     ``spec``: a digest of each thing that was asked for, by key; what differs in none of them need not be restarted.
     ``placed``: what whoever planned it wants back, as JSON. ``cache_dir``: a folder that is the service's own.
     ``container``: what runs its containers, and how; None: it is a process of its own.
-    ``other_ports``: by what for.
+    ``other_ports``: by what for. ``fingerprint``: of its environment. ``history``: the file of how long its starts
+    took; ``learns``: how long the next may take follows from that.
     """
 
     name: str
@@ -58,6 +59,9 @@ class ServiceRun:
     cache_dir: Path | None = None
     container: Container | None = None
     other_ports: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
+    history: Path | None = None
+    learns: bool = True
 
     def ports(self) -> dict[str, int]:
         """Every port it listens on, by what it is called in messages."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 QUIET_S = 30.0  # no progress for so long ends an extension
 _CPU_SHARE = 0.2  # of one core: more than answering our own probes takes
-_RESIDENT_BYTES = 1024**2
+_RESIDENT_BYTES = _READ_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,15 @@ class Sample:
     log_bytes: int = 0
     resident_bytes: int = 0
     cpu_s: float = 0.0
+    read_bytes: int = 0
 
 
 def progressed(before: Sample, after: Sample) -> bool:
-    """True when the log or the memory grew, or the processors worked, between two looks."""
+    """True when the log or the memory grew, files were read, or the processors worked, between two looks."""
     return (
         after.log_bytes != before.log_bytes
         or after.resident_bytes > before.resident_bytes + _RESIDENT_BYTES
+        or after.read_bytes > before.read_bytes + _READ_BYTES
         or after.cpu_s - before.cpu_s > _CPU_SHARE * (after.at_s - before.at_s)
     )
 
