@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.standins import docker
+
 STANDIN = Path(__file__).parent / "standins" / "docker.py"
 PYTHON = [sys.executable, "-I", "-S", str(STANDIN)]
 
@@ -41,16 +43,7 @@ class Engine:
 
     def processes(self) -> list[int]:
         """What runs in its containers, whatever its cookie."""
-        found = []
-        for record in self.records("container"):
-            mark = f"STANDIN_CONTAINER={record['id']}".encode()
-            for entry in Path("/proc").glob("[0-9]*/environ"):
-                try:
-                    if mark in entry.read_bytes().split(b"\0"):
-                        found.append(int(entry.parent.name))
-                except OSError:
-                    continue
-        return found
+        return [pid for record in self.records("container") for pid in docker.inside(record["id"])]
 
     def end(self) -> None:
         """The daemon is gone, as after ``systemctl stop docker``."""

@@ -26,6 +26,7 @@ def make(prefix: Path, name: str, release: str, *, version: str | None = None, *
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(HERE / "packages" / f"{name}-{release}" / name, site / name, ignore=ignored)
     shutil.copy(HERE / "openai_server.py", site / "standin_server.py")
+    shutil.copy(HERE / "openai_programs.py", site / "standin_programs.py")
     scripts = {"vllm": "vllm.standin:main"} if name == "vllm" else {}
     distribution(site, name, version or release, scripts)
     for other, its_version in others.items():

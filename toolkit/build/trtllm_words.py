@@ -10,8 +10,7 @@ from toolkit.build.trtllm_versions import BuildRelease, known_releases
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
 from toolkit.facts import build_options
-from toolkit.names import nearest
-from toolkit.runtimes.words import BadValueError, words_of
+from toolkit.runtimes.words import BadValueError, unknown, words_of
 
 # Said elsewhere in the recipe, or kept by coexist itself.
 ELSEWHERE = {
@@ -77,17 +76,19 @@ def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given]
 
 
 def _unknown(key: str, release: BuildRelease, where: str) -> ToolkitError:
-    names = [name.removeprefix("--") for name in release.table.options if name not in ELSEWHERE] + list(OURS)
-    others = releases_with(f"--{key.lstrip('-')}")
-    near = nearest(key, names)
-    hints = [f"Did you mean '{near}'?" if near else "", f"Other releases have it: {others}." if others else ""]
-    hint = " ".join(filter(None, hints)) or f"See 'trtllm-build --help' of {release.version}."
-    what = f"trtllm-build {release.version} has no option '{key}'"
-    return ToolkitError(what, where, hint, code="options", nearest=near)
+    names = (name.removeprefix("--") for name in release.table.options if name not in ELSEWHERE)
+    return unknown(
+        key,
+        where,
+        program="trtllm-build",
+        release=release.version,
+        names=(*names, *OURS),
+        others=releases_with(f"--{key.lstrip('-')}"),
+        code="options",
+    )
 
 
-def releases_with(name: str) -> str:
-    """The releases whose trtllm-build has an option, first to last; empty when none has."""
+def releases_with(name: str) -> list[str]:
+    """The releases whose trtllm-build has an option, oldest first."""
     tables: Mapping[str, Any] = {each: build_options(each) for each in known_releases()}
-    having = [each for each, table in tables.items() if table is not None and table.find(name)]
-    return "" if not having else having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}"
+    return [each for each, table in tables.items() if table is not None and table.find(name)]

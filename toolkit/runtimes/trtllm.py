@@ -24,7 +24,7 @@ from toolkit.runtimes.trtllm_llm_args import KvCache
 from toolkit.runtimes.trtllm_options import Allowed
 from toolkit.runtimes.trtllm_release import Release, release
 
-PACKAGE, PROGRAM = "tensorrt-llm", "trtllm-serve"
+PACKAGE, PROGRAM = "tensorrt-llm", options.PROGRAM
 # What a service's 'attention' may be in PyTorch mode.
 ATTENTIONS = ("auto", "vanilla")
 TRAPS = (

@@ -10,12 +10,12 @@ from toolkit.config.models import Service
 from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.facts import serve_options
 from toolkit.facts.options import Option
-from toolkit.names import nearest
 from toolkit.runtimes import trtllm_guards
 from toolkit.runtimes.trtllm_guards import Because
 from toolkit.runtimes.trtllm_release import OPTIONS_FILE, Release, releases
-from toolkit.runtimes.words import BadValueError, words_of
+from toolkit.runtimes.words import BadValueError, unknown, words_of
 
+PROGRAM = "trtllm-serve"
 LAUNCHER, POOL, MPIRUN = "launcher", "pool", "mpirun"
 LAUNCHERS = (POOL, MPIRUN)
 _BUDGET = "The ledger owns the GPU's memory: write 'gpu_memory'."
@@ -159,20 +159,22 @@ def _launcher_fault(where: str, value: Any) -> ToolkitError | None:
 
 
 def _unknown(where: str, key: str, release: Release) -> ToolkitError:
-    names = [name.removeprefix("--") for name in release.table.options if name not in OWNED]
-    near = nearest(key, [*names, LAUNCHER])
-    others = releases_with(key)
-    hints = [f"Did you mean '{near}'?" if near else "", f"Other releases have it: {others}." if others else ""]
-    hint = " ".join(filter(None, hints)) or f"See 'trtllm-serve --help' of {release.version}."
-    what = f"trtllm-serve {release.version} has no option '{key}'"
-    return ToolkitError(what, where, hint, code="unknown_option", nearest=near)
+    names = (name.removeprefix("--") for name in release.table.options if name not in OWNED)
+    return unknown(
+        key,
+        where,
+        program=PROGRAM,
+        release=release.version,
+        names=(*names, LAUNCHER),
+        others=releases_with(key),
+        code="unknown_option",
+    )
 
 
-def releases_with(key: str) -> str:
-    """The releases whose trtllm-serve has an option, first to last; empty when none has."""
+def releases_with(key: str) -> list[str]:
+    """The releases whose trtllm-serve has an option, oldest first."""
     tables = {each: serve_options(each) for each in releases()}
-    having = [each for each, table in tables.items() if table is not None and find(key, Release(each, table))]
-    return "" if not having else having[0] if len(having) == 1 else f"{having[0]} to {having[-1]}"
+    return [each for each, table in tables.items() if table is not None and find(key, Release(each, table))]
 
 
 def _file_options(service: Service, release: Release) -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from toolkit.config.faults import shown
+from toolkit.errors import ToolkitError
 from toolkit.facts.options import Option
 from toolkit.names import nearest
 
@@ -21,6 +23,17 @@ class BadValueError(Exception):
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
         self.hint = hint
+
+
+def unknown(
+    key: str, where: str, *, program: str, release: str, names: Iterable[str], others: Sequence[str], code: str
+) -> ToolkitError:
+    """The refusal of an option that a release does not have; ``others``: releases that have it, oldest first."""
+    near = nearest(key, list(names))
+    span = " to ".join(dict.fromkeys((others[0], others[-1]))) if others else ""
+    hints = [f"Did you mean '{near}'?" if near else "", f"Other releases have it: {span}." if span else ""]
+    hint = " ".join(filter(None, hints)) or f"See '{program} --help' of {release}."
+    return ToolkitError(f"{program} {release} has no option '{key}'", where, hint, code=code, nearest=near)
 
 
 def words_of(option: Option, value: Any, *, loose: bool = False) -> tuple[str, ...]:
