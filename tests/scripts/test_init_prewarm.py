@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.standins import openai_server
 from toolkit.warm import prompts
 from toolkit.warm import steady as proof
 
@@ -61,7 +62,7 @@ class How:
     together: list[int] = field(default_factory=list)
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(openai_server.Handler):
     server: Server
 
     def do_GET(self) -> None:
@@ -120,17 +121,6 @@ class Handler(BaseHTTPRequestHandler):
         told = {"delta": {"content": answer}} if self.path == CHAT else {"text": answer}
         end = "" if self.server.how.cut else "data: [DONE]\n\n"
         self.send(200, f": ping\n\ndata: {json.dumps({'choices': [told]})}\n\n{end}", "text/event-stream")
-
-    def send(self, status: int, body: Any, kind: str = "application/json") -> None:
-        data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: object) -> None:
-        """Quiet."""
 
 
 class Server(ThreadingHTTPServer):
@@ -408,6 +398,12 @@ def test_it_may_be_executed_and_imports_the_standard_library_only():
 @given(st.lists(st.tuples(st.sampled_from([6, 14, 30]), st.floats(1, 200)), max_size=60))
 def test_steady_means_the_same_as_in_coexist(samples):
     assert prewarm.steady(samples, proof.RATIO) == proof.steady([proof.Sample(*each) for each in samples])
+
+
+def test_every_option_is_documented():
+    page = (SCRIPT.parents[1] / "docs" / "init-prewarm.md").read_text(encoding="utf-8")
+    options = {name for action in prewarm.parser()._actions for name in action.option_strings if name.startswith("--")}
+    assert [name for name in options - {"--help"} if name not in page] == []
 
 
 def test_its_numbers_are_coexist_s():

@@ -17,6 +17,7 @@ TOKEN_HEADER = "X-Coexist-Token"  # noqa: S105  a header's name
 PRELOAD_WINDOW_S = 30.0
 # Warming every shape of a large engine on a slow machine.
 WARMUP_TIMEOUT_S = 600.0
+ON_GPU_ONLY = ("fa4", "fa3", "fa2")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -36,14 +37,7 @@ def check(name: str, service: Service, known: Mapping[str, Option]) -> None:
     """Raises ToolkitError when the service asks for what neither built-in server offers."""
     environment.check(name, service.env)
     options.argv(name, service.options, known)
-    for key in ("tp_size", "pp_size"):
-        if getattr(service, key) != 1:
-            raise ToolkitError(
-                f"runtime '{service.runtime}' runs on one device",
-                f"services.{name}.{key}",
-                f"Remove it, or use a runtime with {key}.",
-                code="unsupported",
-            )
+    check_one_device(name, service, f"runtime '{service.runtime}'", "Remove it, or use a runtime with {key}.")
     if service.gpus.size > 1:
         raise ToolkitError(
             f"runtime '{service.runtime}' uses one GPU, not {service.gpus.size}",
@@ -125,3 +119,22 @@ def number(facts: Mapping[str, Any] | None, *path: str) -> int | None:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, int) else None
+
+
+def check_one_device(name: str, service: Service, program: str, hint: str) -> None:
+    """Raises ToolkitError when the service asks for ranks; ``hint`` may name the ``{key}`` that does."""
+    for key in ("tp_size", "pp_size"):
+        if getattr(service, key) != 1:
+            where = f"services.{name}.{key}"
+            raise ToolkitError(f"{program} runs on one device", where, hint.format(key=key), code="unsupported")
+
+
+def check_attention_device(name: str, service: Service) -> None:
+    """Raises ToolkitError when the service asks for FlashAttention and for no GPU."""
+    if service.attention in ON_GPU_ONLY and not service.gpus.size:
+        raise ToolkitError(
+            f"attention '{service.attention}' runs on a GPU, and the service asks for none",
+            f"services.{name}.attention",
+            "Write 'gpus: 1', or 'attention: auto'.",
+            code="unsupported",
+        )

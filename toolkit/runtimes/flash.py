@@ -19,7 +19,6 @@ OPTIONS = {
     "max_wait_ms": Option("--max-wait-ms", "number"),
     "max_queue": Option("--max-queue", "count"),
 }
-ON_GPU_ONLY = ("fa4", "fa3", "fa2")
 # Half precision on a GPU against float32 on a CPU; another model or a broken kernel is far below.
 MIN_COSINE = 0.999
 
@@ -41,13 +40,7 @@ class FlashRuntime:
                 "Write 'attention: sdpa' or 'attention: vanilla'.",
                 code="unsupported",
             )
-        if service.attention in ON_GPU_ONLY and service.gpus.size == 0:
-            raise ToolkitError(
-                f"attention '{service.attention}' runs on a GPU, and the service asks for none",
-                f"services.{name}.attention",
-                "Write 'gpus: 1', or 'attention: auto'.",
-                code="unsupported",
-            )
+        builtin.check_attention_device(name, service)
         if isinstance(service.canary, Canary) and service.canary.expected is not None:
             raise ToolkitError(
                 "the canary of embeddings is a recorded vector, not a text",

@@ -12,7 +12,7 @@ from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.facts.model import capability
 from toolkit.facts.options import Option
-from toolkit.runtimes import argument_source, generative, installed, program_options
+from toolkit.runtimes import argument_source, builtin, generative, installed, program_options
 from toolkit.runtimes.argument_source import Source
 from toolkit.runtimes.base import Assignment, Context, HttpProbe, Launch, Program, Traits
 
@@ -67,22 +67,9 @@ class TransformersRuntime:
 
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
-        for key in ("tp_size", "pp_size"):
-            if getattr(service, key) != 1:
-                raise ToolkitError(
-                    "'transformers serve' runs on one device",
-                    f"services.{name}.{key}",
-                    "Remove it, or use runtime vllm or sglang.",
-                    code="unsupported",
-                )
+        builtin.check_one_device(name, service, "'transformers serve'", "Remove it, or use runtime vllm or sglang.")
         generative.check(name, service)
-        if service.attention in ("fa2", "fa3", "fa4") and not service.gpus.size:
-            raise ToolkitError(
-                f"attention '{service.attention}' runs on a GPU, and the service asks for none",
-                f"services.{name}.attention",
-                "Write 'gpus: 1', or 'attention: auto'.",
-                code="unsupported",
-            )
+        builtin.check_attention_device(name, service)
 
     def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
         """transformers in an environment; ``executable`` is its command line beside the interpreter."""
