@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,37 @@ def test_imports_follow_the_arrows_of_the_architecture() -> None:
 def test_every_room_has_a_contract(room: str) -> None:
     in_layers = f'"{room}"' in CONTRACTS or f'"({room})"' in CONTRACTS
     assert in_layers or f'source_modules = ["toolkit.{room}"]' in CONTRACTS
+
+
+def imported(room: str) -> set[str]:
+    """The rooms that modules of this one import from, as ``room`` and ``room.module``."""
+    found: set[str] = set()
+    for file in [*(PACKAGE / room).rglob("*.py")] if (PACKAGE / room).is_dir() else [PACKAGE / f"{room}.py"]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "toolkit":
+                names = (f"{node.module}.{each.name}" for each in node.names)
+                found |= {".".join(name.split(".")[1:3]) for name in names}
+    return {name for name in found if name.partition(".")[0] != room}
+
+
+def rows_of_rooms() -> dict[str, str]:
+    """The table of rooms in the documentation: what each may look into."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `([a-z]+)(?:/|\.py)`[^|]* \|[^|]*\| ([^|]*) \|$", page, re.MULTILINE))
+
+
+def test_every_room_stands_in_the_table_of_the_architecture() -> None:
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= set(rows_of_rooms())
+
+
+@pytest.mark.parametrize(("room", "allowed"), rows_of_rooms().items())
+def test_a_room_looks_into_no_more_than_the_table_says(room: str, allowed: str) -> None:
+    if allowed in ("everything", "the rooms below"):
+        return
+    everybodys = {path.stem for path in PACKAGE.glob("*.py") if path.stem != "workflow"} | {"__version__"}
+    words = {each.split(" ")[0] for each in allowed.split(", ")}
+    beyond = {name for name in imported(room) if name.partition(".")[0] not in everybodys | words and name not in words}
+    assert beyond == set()
 
 
 def test_the_command_line_answers_without_torch() -> None:
