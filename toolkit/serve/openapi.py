@@ -108,12 +108,13 @@ _WHOLE_STAGE = s.record(
     {
         "stage": _STAGE,
         "parts": {**s.record({}), "additionalProperties": _SECONDS},
+        "memory_bytes": {**s.record({}), "additionalProperties": {"type": "object"}},
         "bytes_read": s.integer(0),
         "compile_events": s.integer(0),
         "attention": s.optional(s.text("The attention path that ran.")),
         "in_flight": s.integer(0),
     },
-    "stage", "parts", "bytes_read", "compile_events", "attention", "in_flight",
+    "stage", "parts", "memory_bytes", "bytes_read", "compile_events", "attention", "in_flight",
 )  # fmt: skip
 SHARED = (
     Operation("get", "/health", "200 while serving, 503 otherwise.", json_of(_STAGED), others={503: _STAGED}),

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+from toolkit.serve.footprint import Held, growth, held
+
 Stage = Literal["preload", "loaded", "serving", "draining"]
 PARTS = ("context", "weights", "kv_cache", "tokenizer")
 
@@ -19,14 +21,16 @@ log = logging.getLogger("coexist.serve")
 class Status:
     """Stage and parts are written by the loading thread or the event loop; ``in_flight`` by the event loop alone."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, held: Callable[[], Held] = held) -> None:
         self._clock = clock
+        self._held, self._last_held = held, held()
         self._started_s = clock()
         self._lock = threading.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
         self._stage: Stage = "preload"
         self.parts: dict[str, float | None] = dict.fromkeys(PARTS)
+        self.memory_bytes: dict[str, dict[str, int]] = {}
         self.bytes_read = 0
         self.in_flight = 0
 
@@ -50,8 +54,12 @@ class Status:
             self.move(source, "draining")
 
     def part(self, name: str, seconds: float) -> None:
-        """Adds to the time of a part of the start."""
+        """Adds to the time of a part of the start, and what memory grew by since the part before."""
         self.parts[name] = (self.parts.get(name) or 0.0) + seconds
+        before, self._last_held = self._last_held, self._held()
+        known = self.memory_bytes.setdefault(name, {})
+        for place, size in growth(before, self._last_held).items():
+            known[place] = known.get(place, 0) + size
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -88,6 +96,7 @@ class Status:
         return {
             "stage": self.stage,
             "parts": parts,
+            "memory_bytes": {name: dict(sizes) for name, sizes in list(self.memory_bytes.items())},
             "bytes_read": self.bytes_read,
             "compile_events": compile_events,
             "attention": attention,

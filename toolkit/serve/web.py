@@ -175,8 +175,8 @@ class Server:
 
     async def _warmup_keys(self, _: web.Request) -> web.Response:
         self._need_loaded()
-        keys = {"keys": self._backend.warmup_keys("full"), "done": list(self._done), "compiled": compiles.compiled_keys()}
-        return web.json_response(keys)
+        keys, compiled = self._backend.warmup_keys("full"), compiles.compiled_keys()
+        return web.json_response({"keys": keys, "done": list(self._done), "compiled": compiled})
 
     async def _warmup(self, request: web.Request) -> web.Response:
         self._need_token(request)

@@ -33,6 +33,7 @@ from toolkit.supervise import (
     placement,
     ports,
     ranks,
+    stage_parts,
     window,
 )
 from toolkit.supervise.compile_watch import CompileWatch
@@ -378,7 +379,14 @@ class Attempt:
             self._fail(wrong)
             return
         self._spent_s["PRELOAD"] = world.clock.now() - began_s
-        self.post(lifecycle.Loaded(self.number, report))
+        self.post(lifecycle.Loaded(self.number, await self._completed(report)))
+
+    async def _completed(self, report: warm.StageReport) -> warm.StageReport:
+        """With what its log says of parts that it does not report, and the memory it holds."""
+        running = self._process()
+        if running.target.probes.stage is None:
+            report = await asyncio.to_thread(lambda: stage_parts.with_log(report, running.log.lines()))
+        return stage_parts.with_memory(report, await self._memory())
 
     async def _prime(self, _: lifecycle.Prime) -> None:
         running, world = self._process(), self.world

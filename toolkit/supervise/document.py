@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.supervise import gates
+from toolkit.supervise import gates, stage_parts
 from toolkit.supervise.clock import Calendar
 from toolkit.supervise.gates import Gate, Instances
-from toolkit.supervise.lifecycle import INIT, PRELOAD, PRIME, SERVING, FailureRecord, Instance, StageTime
+from toolkit.supervise.lifecycle import INIT, PRIME, SERVING, FailureRecord, Instance, StageTime
 from toolkit.supervise.placement import Foreign, OverBudget, Placement
 from toolkit.supervise.service import ServiceRun
 from toolkit.units import MIB, format_cpu_list, format_duration
@@ -59,9 +59,14 @@ def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calend
 
 def _stage(stage: StageTime, instance: Instance, now_s: float) -> dict[str, Any]:
     left_s = now_s if stage.left_s is None else stage.left_s
-    known = instance.report.parts if stage.state is PRELOAD and instance.report else {}
-    parts = {**dict.fromkeys(PARTS), **known}
-    return {"state": stage.state.value, "seconds": round(left_s - stage.entered_s, 4), "parts": parts}
+    mine = [part for part in stage_parts.of(instance) if part.stage is stage.state]
+    parts = {part.name: part.seconds for part in mine if part.name != stage_parts.ALL}
+    return {
+        "state": stage.state.value,
+        "seconds": round(left_s - stage.entered_s, 4),
+        "parts": {**dict.fromkeys(PARTS), **parts},
+        "memory_bytes": {part.name: {"host": part.host_bytes, "gpu": part.gpu_bytes} for part in mine},
+    }
 
 
 def _first_token_ms(instance: Instance) -> dict[str, float | None]:

@@ -42,6 +42,7 @@ class State(str, Enum):
 
 
 INIT, PRELOAD, PRIME, SERVING = STAGES = (State.INIT, State.PRELOAD, State.PRIME, State.SERVING)
+STARTING = (INIT, PRELOAD, PRIME)
 AT_REST = (State.STOPPED, State.FAILED)
 LEGAL_ARROWS = frozenset({(INIT, PRELOAD), (PRELOAD, PRIME), (PRIME, SERVING), (PRELOAD, INIT), (SERVING, INIT)})
 ILLEGAL_ARROWS = tuple((a, b) for a in STAGES for b in STAGES if a is not b and (a, b) not in LEGAL_ARROWS)

@@ -288,6 +288,14 @@ class LogView:
         if empty and (kept := self.recent()):
             yield kept
 
+    def lines(self) -> Iterator[str]:
+        """The attempt's output, line by line."""
+        rest = b""
+        for piece in self.pieces():
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+        yield rest.decode(errors="replace")
+
     def _merged(self, ranks: list[Path]) -> Iterator[bytes]:
         times, folder = log_times.read(self.path), rank_folder(self.path)
         sources = [Stored(Cursor(LogFile(self.path), self.start_bytes), times)]

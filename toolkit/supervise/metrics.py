@@ -6,7 +6,7 @@ import math
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from toolkit.supervise import placement
+from toolkit.supervise import placement, stage_parts
 from toolkit.supervise.gates import Instances
 from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Compiled, Drifted, Instance, Moved, Refused, State
 
@@ -38,6 +38,14 @@ class Metrics:
         self._stages = Gauge(
             "coexist_stage_seconds", "Time in each stage, last attempt", ["service", "stage"], registry=registry
         )
+        self._parts = Gauge(
+            "coexist_part_seconds", "Time of each part of a stage, last attempt", ["service", "stage", "part"],
+            registry=registry,
+        )  # fmt: skip
+        self._part_bytes = Gauge(
+            "coexist_part_bytes", "Memory that each part of a stage added, last attempt",
+            ["service", "stage", "part", "where"], registry=registry,
+        )  # fmt: skip
         self._drift = Gauge(
             "coexist_placement_drift", "Things that are not where they were planned", ["service", "what"],
             registry=registry,
@@ -50,7 +58,7 @@ class Metrics:
         )
         self._of_services = (
             *(self._state, self._moves, self._restarts, self._late, self._first, self._stages),
-            *(self._drift, self._drifts, self._on_plan, self._compiled),
+            *(self._drift, self._drifts, self._on_plan, self._compiled, self._parts, self._part_bytes),
         )
         self._ready = Gauge("coexist_ready", "1 while every required service is ready", registry=registry)
         for source, target in ILLEGAL_ARROWS:
@@ -93,11 +101,21 @@ class Metrics:
         for stage in instance.stages:
             left_s = now_s if stage.left_s is None else stage.left_s
             self._stages.labels(name, stage.state.value).set(left_s - stage.entered_s)
+        self._show_parts(instance)
         if instance.first is not None:
             shown = {"first": instance.first.ms, "p50": instance.first.p50_ms, "p99": instance.first.p99_ms}
             for which, value_ms in shown.items():
                 if value_ms is not None:
                     self._first.labels(name, which).set(value_ms / 1000)
+
+    def _show_parts(self, instance: Instance) -> None:
+        for part in stage_parts.of(instance):
+            labels = instance.name, part.stage.value, part.name
+            if part.seconds is not None:
+                self._parts.labels(*labels).set(part.seconds)
+            for where, size in (("host", part.host_bytes), ("gpu", part.gpu_bytes)):
+                if size is not None:
+                    self._part_bytes.labels(*labels, where).set(size)
 
     def _show_placement(self, instance: Instance) -> None:
         found, name = instance.placement, instance.name

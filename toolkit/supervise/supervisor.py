@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
 from collections import deque
@@ -23,7 +24,19 @@ from toolkit.host import gpu_use as devices
 from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.runtimes.base import Container
-from toolkit.supervise import changes, containers, document, failures, gates, guardian, lifecycle, ports, process
+from toolkit.supervise import (
+    changes,
+    containers,
+    document,
+    failures,
+    gates,
+    guardian,
+    lifecycle,
+    ports,
+    process,
+    stage_parts,
+    telemetry,
+)
 from toolkit.supervise.adopt import Adoption
 from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Keep, Reserve, World, Wrap
 from toolkit.supervise.changes import Changes
@@ -40,6 +53,7 @@ from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
+from toolkit.supervise.telemetry import Telemetry
 from toolkit.supervise.watch import DEEP_S
 from toolkit.units import format_duration
 from toolkit.warm.compiles import Compile
@@ -86,6 +100,7 @@ class Supervisor:
         keep: Keep = lambda _, __: None,
         reload: Callable[[Supervisor, Path], Awaitable[dict[str, Any]]] | None = None,
         find_groups: Callable[[str], Groups | None] = Groups.find,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.deployment = deployment
         self._runs = {run.name: run for run in services}
@@ -104,6 +119,8 @@ class Supervisor:
             deep_s=deep_s, records=self._folder.records, keeps=on_death == "keep", keep=keep,
         )  # fmt: skip
         self._find_groups = find_groups
+        self._environ = environ
+        self._telemetry: Telemetry = telemetry.Nowhere()
         self._reload, self._reloading = reload, asyncio.Lock()
         self._leaving, self._gone = set[str](), set[str]()  # what is removed: until it has ended, and then
         self._on_change = on_change or (lambda _: None)
@@ -151,6 +168,8 @@ class Supervisor:
     async def _open(self) -> None:
         previous = self._folder.open(self.deployment)
         self._cleanup.callback(lambda: self._folder.close(self._heir_of))
+        self._telemetry = telemetry.find(self._environ, self.deployment, self._calendar.unix_s, self._say)
+        self._cleanup.push_async_callback(self._telemetry.close)
         adopted = await asyncio.to_thread(self._take_over, previous) if previous else {}
         self._heir_of = previous if adopted else None
         wanted = [run.ports() for run in self._runs.values() if run.name not in adopted]
@@ -238,6 +257,9 @@ class Supervisor:
 
     def _unix_s(self) -> float:
         return self._calendar.unix_s(self._clock.now())
+
+    def _say(self, text: str) -> None:
+        self._journal.tell("log", text=text)
 
     def _begin_logs(self, running: Collection[str]) -> None:
         for name, log in self._logs.items():
@@ -525,11 +547,29 @@ class Supervisor:
         self._instances[name] = after
         if isinstance(event, lifecycle.Spawned) and after is not before:
             self._journal.tell("spawned", name, event.attempt, pid=event.pid, log_start_bytes=event.log_start_bytes)
+        if after is not before and isinstance(event, (lifecycle.Loaded, lifecycle.Proven)):
+            self._tell_parts(after)
         for action in actions:
             self._tell_or_perform(before, action)
         if after.attempt != before.attempt:
             self._attempts[name] = self._attempt(name, after.attempt)
         self._guard.spare(attempt.name for attempt in self._attempts.values() if attempt.kept)
+
+    def _tell_parts(self, instance: Instance) -> None:
+        """What the parts of the stage that is over took."""
+        found = stage_parts.of(instance)
+        for part in found:
+            if part.stage is found[-1].stage:
+                facts = {**asdict(part), "stage": part.stage.value, "part": part.name}
+                del facts["name"]
+                self._journal.tell("part", instance.name, instance.attempt, **facts)
+
+    def _trace(self, before: Instance, moved: Moved) -> None:
+        """A start that came to its end, good or bad, as spans."""
+        if moved.target is State.SERVING:
+            self._telemetry.send(telemetry.of_attempt(self._instances[before.name], self._clock.now()))
+        elif moved.target is State.DRAINING and moved.source in lifecycle.STARTING:
+            self._telemetry.send(telemetry.of_attempt(self._instances[before.name], self._clock.now(), moved.reason))
 
     def _tell_or_perform(self, instance: Instance, action: lifecycle.Action) -> None:
         name, number = instance.name, instance.attempt
@@ -544,6 +584,8 @@ class Supervisor:
                 self._journal.tell("late_compile", name, number, **asdict(each), total=action.count)
         elif isinstance(action, (Moved, Refused)):
             self._metrics.count(name, action)
+            if isinstance(action, Moved):
+                self._trace(instance, action)
             kind = "transition" if isinstance(action, Moved) else "illegal_transition"
             arrow = {"from": action.source.value, "to": action.target.value}
             self._journal.tell(kind, name, number, **arrow, reason=action.reason)
