@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolkit import environments, workflow
-from toolkit.config import load
+from toolkit.assemble import first
+from toolkit.config import init, load
 from toolkit.config.models import Deployment, Service
 from toolkit.errors import ManyFaultsError
 from toolkit.home import Home
@@ -185,3 +186,11 @@ def test_the_readme_lists_it_with_its_host(name: str) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in readme if f"configs/{name}.yaml)" in line]
     assert [row for row in rows if host_file(name).stem in row]
+
+
+@pytest.mark.parametrize("record_file", sorted((ROOT / "configs" / "hosts").glob("*.json")), ids=lambda file: file.stem)
+def test_a_first_deployment_for_each_recorded_host_has_a_plan_there(tmp_path: Path, record_file: Path) -> None:
+    file = tmp_path / "first.yaml"
+    init.write(file, init.render(record.load(record_file), partial(first.sample, file)))
+    found = workflow.plan_document(file, Home(tmp_path), record_file)
+    assert [each["name"] for each in found["services"]] == ["llm", "embed"]

@@ -16,6 +16,7 @@ from toolkit.assemble import (
     beside,
     build_machine,
     engines,
+    first,
     fused_answers,
     kept,
     launches,
@@ -328,10 +329,13 @@ def _hold(store: Store, engine: Engine) -> Use:
     return store.use(entry)
 
 
-def init(file: Path) -> Path:
-    """Writes a first deployment for this host. Raises: ToolkitError when the file exists."""
-    first_deployment.write(file, first_deployment.render(this_host()))
-    return file
+def init(file: Path) -> tuple[ToolkitError, ...]:
+    """Writes a first deployment for this host; comes back with what it names and is not in place yet.
+
+    Raises: ToolkitError when the file exists.
+    """
+    first_deployment.write(file, first_deployment.render(this_host(), partial(first.sample, file)))
+    return first.missing(file)
 
 
 def requests_to_try(stage: Stage, control: str | None) -> list[str]:

@@ -9,7 +9,7 @@ import click
 
 from toolkit import workflow
 from toolkit.cli import output, tables
-from toolkit.cli.options import json_option
+from toolkit.cli.options import engine_names, json_option
 from toolkit.errors import ToolkitError
 from toolkit.home import Home
 from toolkit.store import Entry, Store
@@ -17,7 +17,7 @@ from toolkit.store import Entry, Store
 
 @click.command("build")
 @click.argument("file", type=click.Path(readable=False, path_type=Path), metavar="CONFIG|RECIPE")
-@click.option("--engine", metavar="NAME", help="Only this engine of the deployment.")
+@click.option("--engine", metavar="NAME", shell_complete=engine_names, help="Only this engine of the deployment.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands; change nothing.")
 @click.option("--force", is_flag=True, help="Build again even if it is there.")
 @click.option("--trtllm-version", metavar="V", help="With --dry-run: as with that TensorRT-LLM, installed or not.")
@@ -68,7 +68,7 @@ def list_command(as_json: bool) -> None:
 
 
 @engines_command.command("verify")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=engine_names)
 @json_option
 def verify_command(name: str | None, as_json: bool) -> None:
     """Read every file again and compare its hash with what was published.
@@ -95,7 +95,7 @@ def verify_command(name: str | None, as_json: bool) -> None:
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--name", metavar="NAME", help="What to call it; the folder's name if left out.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="CONFIG", help="Judge it for this deployment.")
-@click.option("--engine", metavar="NAME", help="Which engine of the deployment it is.")
+@click.option("--engine", metavar="NAME", shell_complete=engine_names, help="Which engine of the deployment it is.")
 @click.option("--env", "python", type=click.Path(path_type=Path), metavar="PYTHON", help="What is to serve it.")
 @json_option
 def adopt_command(
@@ -116,7 +116,13 @@ def adopt_command(
 
 
 @engines_command.command("prune")
-@click.option("--keep", multiple=True, metavar="NAME", help="Keep the engines of this name; may be repeated.")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=engine_names,
+    help="Keep the engines of this name; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @json_option
 def prune_command(keep: tuple[str, ...], dry_run: bool, as_json: bool) -> None:

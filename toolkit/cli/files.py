@@ -20,17 +20,22 @@ _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 @click.argument("file", type=click.Path(readable=False, path_type=Path), default=Path("coexist.yaml"))
 @json_option
 def init_command(file: Path, as_json: bool) -> None:
-    """Write a first deployment for this host, with comments. Never overwrites.
+    """Write a first deployment for this host, with comments, and say what it still misses. Never overwrites.
 
     \b
     coexist init configs/mine.yaml
     """
-    written = workflow.init(file)
+    missing = workflow.init(file)
     if as_json:
-        output.document({"file": str(written)})
-    else:
-        output.line(f"wrote {written}")
-        output.say(f"Edit it, then: coexist plan {written}")
+        told = [{"what": each.what, "where": each.where, "hint": each.hint} for each in missing]
+        output.document({"file": str(file), "missing": told})
+        return
+    output.line(f"wrote {file}")
+    if missing:
+        output.say("It names what is not in place yet. Put it there, or name what you have:")
+    for each in missing:
+        output.say(f"  {each.where}: {each.what}")
+    output.say(f"Then: coexist plan {file}" if missing else f"Edit it, then: coexist plan {file}")
 
 
 @click.command("schema")

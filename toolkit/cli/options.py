@@ -47,3 +47,25 @@ def _services(context: click.Context, parameter: click.Parameter, incomplete: st
 
     names = client.known_services(context.params.get("deployment"))
     return [name for name in names if name.startswith(incomplete)]
+
+
+def engine_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Engines of the file on the command line; without one those in the store."""
+    from toolkit.config import load
+    from toolkit.errors import ToolkitError
+    from toolkit.home import Home
+    from toolkit.store import Store
+
+    # While an option still lacks its value, click has parsed nothing: all words are left over.
+    words = (context.params.get("file"), context.params.get("config"), *context.args)
+    file = next((Path(word) for word in words if word and Path(word).is_file()), None)
+    try:
+        if file is None:
+            names = [entry.name for entry in Store(Home.find().root).entries()]
+        elif load.kind(file) == "recipe":
+            names = [load.recipe(file).model.name]
+        else:
+            names = list(load.deployment(file).model.engines)
+    except ToolkitError:
+        return []
+    return sorted({name for name in names if name.startswith(incomplete)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
@@ -9,6 +10,12 @@ from toolkit.files import publish
 from toolkit.host.model import Host
 from toolkit.units import GIB, MIB, format_bytes, format_cpu_list
 
+# What a first deployment names, as it lies in a checkout of coexist.
+SAMPLES = {
+    "recipe": "engines/smollm2-135m.yaml",
+    "trtllm_recipe": "engines/llama-3.1-8b.yaml",
+    "encoder": "models/all-minilm-l6-v2",
+}
 LLM_SHARE, EMBED_SHARE = 0.6, 0.15  # of a shared GPU; the rest is for two CUDA contexts and for peaks
 
 _HEAD = """\
@@ -25,18 +32,18 @@ name: first
 
 _NO_GPU = """
 engines:
-  llm: {recipe: engines/smollm2-135m.yaml}   # how it is built; any local Llama-family model folder works
+  llm: {{recipe: {recipe}}}   # how it is built; any local Llama-family model folder works
 
 services:
   llm:
     runtime: torch                  # coexist's own server for engines of 'builder: torch'
     engine: llm
     port: 8001
-    canary: {prompt: "The capital of France is", max_tokens: 8, expected: " Paris"}   # READY needs this answer
+    canary: {{prompt: "The capital of France is", max_tokens: 8, expected: " Paris"}}   # READY needs this answer
 
   embed:
     runtime: flash                  # coexist's own PyTorch server; without a GPU its attention is sdpa
-    model: models/all-minilm-l6-v2  # a Hugging Face folder of a BERT-family encoder
+    model: {encoder}  # a Hugging Face folder of a BERT-family encoder
     port: 8002
     # cpus: 1                       # a number of CPUs of its own, or a list such as '0-3'; default: an even share
     # after: [llm]                  # start only when llm is SERVING
@@ -44,11 +51,11 @@ services:
 
 _ENVIRONMENTS = """
 environments:                       # one Python environment per role that needs its own
-  trtllm: {python: /opt/trtllm/bin/python}   # the interpreter of the environment with TensorRT-LLM
-  flash: {python: /opt/flash/bin/python}     # the one with PyTorch and FlashAttention
+  trtllm: {{python: /opt/trtllm/bin/python}}   # the interpreter of the environment with TensorRT-LLM
+  flash: {{python: /opt/flash/bin/python}}     # the one with PyTorch and FlashAttention
 
 engines:
-  llm: {recipe: engines/llm.yaml, environment: trtllm}   # see 'coexist schema recipe'
+  llm: {{recipe: {trtllm_recipe}, environment: trtllm}}   # how it is built: 'coexist schema recipe'
 """
 
 _GPU_SERVICES = """
@@ -63,7 +70,7 @@ services:
 
   embed:
     runtime: flash                  # PyTorch server whose attention is FlashAttention
-    model: models/all-minilm-l6-v2  # a Hugging Face folder of a BERT-family encoder
+    model: {encoder}  # a Hugging Face folder of a BERT-family encoder
     environment: flash
     attention: auto                 # fa4 | fa3 | fa2 | sdpa, picked for the GPU
 {embed_gpus}
@@ -72,18 +79,19 @@ services:
 """
 
 
-def render(host: Host) -> str:
+def render(host: Host, name_of: Callable[[str], str] = str) -> str:
     """The text of a first deployment: by CPU, on one shared GPU, or on several.
 
-    A GPU in MIG mode counts as its slices.
+    A GPU in MIG mode counts as its slices. ``name_of``: how the file is to name a recipe or model of ``SAMPLES``.
     """
     devices = _device_bytes(host)
     head = _HEAD.format(machine=_machine(host, devices)).replace("{file}", "FILE")
+    samples = {key: name_of(path) for key, path in SAMPLES.items()}
     if not devices:
-        return head + _NO_GPU
+        return head + _NO_GPU.format(**samples)
     llm, embed = _one_gpu(devices[0]) if len(devices) == 1 else _several_gpus(len(devices))
-    services = _GPU_SERVICES.format(llm_gpus=_indented(llm), embed_gpus=_indented(embed))
-    return head + _ENVIRONMENTS + services
+    services = _GPU_SERVICES.format(llm_gpus=_indented(llm), embed_gpus=_indented(embed), **samples)
+    return head + _ENVIRONMENTS.format(**samples) + services
 
 
 def write(path: Path, text: str) -> None:
