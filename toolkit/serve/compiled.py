@@ -80,7 +80,7 @@ class CompiledEngine:
 
     @classmethod
     def load(cls, engine_dir: Path, device: str, on_part: OnPart = lambda name, seconds: None) -> CompiledEngine:
-        """The engine of a folder, in memory; ``on_part`` hears how long context, weights and kv_cache took.
+        """The engine of a folder, in memory; ``on_part`` hears how long context, weights, kv_cache and kernels took.
 
         Raises: ToolkitError when the folder is no engine, was compiled for another device or processor, or its KV
         cache does not fit.
@@ -90,7 +90,10 @@ class CompiledEngine:
         packages = _timed("context", on_part, lambda: _open_packages(engine_dir, device))
         bytes_read = _timed("weights", on_part, lambda: _give_weights(engine_dir, info, device, packages))
         cache, store = _timed("kv_cache", on_part, lambda: _new_cache(info, device))
-        return cls(info, packages, cache, store, bytes_read)
+        engine = cls(info, packages, cache, store, bytes_read)
+        (smallest,) = engine.shapes("single")
+        _timed("kernels", on_part, lambda: engine.run_shape(smallest))  # libraries load what every step needs
+        return engine
 
     @property
     def chunks(self) -> bool:
