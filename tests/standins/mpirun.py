@@ -137,3 +137,7 @@ def llmapi_launch(argv: list[str]) -> int:
     env |= {"TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR": "ipc:///tmp/x", "TLLM_SPAWN_PROXY_PROCESS_IPC_HMAC_KEY": "00"}
     os.execve(argv[0], argv, env)  # noqa: S606
     return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

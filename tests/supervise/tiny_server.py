@@ -1,10 +1,12 @@
 """A server that starts in milliseconds and misbehaves as it is told. Standard library only.
 
 ``GET /health`` 200 · ``GET /hello`` says hello · ``GET /crash`` ends it with status 7 · ``GET /mute`` answers 503
-from then on · ``GET /babble`` says something else than hello from then on, with status 200.
+from then on · ``GET /babble`` says something else than hello from then on, with status 200 · ``GET /flood`` writes
+to the log without end from then on. Flags are words, some with a value: ``wait-for=PATH``.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -18,6 +20,13 @@ GRANDCHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 def main(port: int, flags: set[str]) -> None:
     print(f"tiny server {os.getpid()} on {port}", flush=True)
+    values = dict(flag.split("=", 1) for flag in flags if "=" in flag)
+    if "rank-0-serves" in flags and os.environ.get("OMPI_COMM_WORLD_RANK") != "0":
+        time.sleep(600)
+    if "alone" in values:
+        hold_alone(values["alone"])
+    while "wait-for" in values and not os.path.exists(values["wait-for"]):  # noqa: PTH110
+        time.sleep(0.005)
     if "ignore-term" in flags:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "setsid-grandchild" in flags:
@@ -36,7 +45,16 @@ def main(port: int, flags: set[str]) -> None:
         os.write(1, b"x" * 99 + b"\n")
         for _ in range(20_000):
             os.write(1, b"x" * 99 + b"\n")
-    serve(port)
+    serve(port, flags)
+
+
+def hold_alone(path: str) -> None:
+    """Adds a line to the file when anything of another attempt that called this still runs."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)  # held until the last fork of us has ended
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.write(descriptor, f"{os.getpid()} is not alone\n".encode())
 
 
 def end_early(flags: set[str]) -> None:
@@ -83,18 +101,38 @@ def start_helpers() -> None:
         helper.wait()
 
 
-def serve(port: int) -> None:
+def leave_one_behind() -> None:
+    """A grandchild in a session of its own that ignores TERM and has all that is open here, the port too."""
+    if os.fork() == 0:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+
+
+def flood() -> None:
+    while True:
+        os.write(1, (b"x" * 99 + b"\n") * 100)
+
+
+def serve(port: int, flags: set[str]) -> None:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(32)
+    if "port-holder" in flags:
+        leave_one_behind()
     status, word = "200 OK", "hello"
     while True:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(ConnectionError, IndexError):  # the other side may hang up
             path = connection.recv(65536).split(b" ")[1].decode()
-            if path == "/crash":
+            if path == "/crash" or (path == "/hello" and "crash-on-hello" in flags):
                 os._exit(7)
+            if path == "/hello" and "hang-on-hello" in flags:
+                time.sleep(600)
+            if path == "/flood":
+                threading.Thread(target=flood, daemon=True).start()
             if path == "/mute":
                 status = "503 Service Unavailable"
             if path == "/babble":
