@@ -139,7 +139,9 @@ def _memory_line(memory_bytes: int | None, share: float) -> str:
 
 def _several_gpus(count: int) -> tuple[list[str], list[str]]:
     tp_size = 1 << ((count - 1).bit_length() - 1)  # the largest power of two that leaves one GPU for embed
-    llm = [f"gpus: {tp_size}", f"tp_size: {tp_size}", "nvlink: preferred               # or required"]
+    # An engine is divided when it is built.
+    also = "                      # write the same in the recipe" if tp_size > 1 else ""
+    llm = [f"gpus: {tp_size}", f"tp_size: {tp_size}{also}", "nvlink: preferred               # or required"]
     return llm, ["gpus: 1"]
 
 
