@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from toolkit.affinity import pin
 from toolkit.affinity.policy import PIN_FILE
+from toolkit.runtimes import environment
 from toolkit.units import format_cpu_list, parse_cpu_list
 
 ALLOWED = sorted(os.sched_getaffinity(0))
@@ -197,3 +198,17 @@ def test_a_rank_that_nobody_numbers_or_that_has_no_cpus_does_not_start() -> None
     code, _, err = run("--ranks", str(CPU), "--", "true", env={"PATH": os.environ["PATH"], "PMI_RANK": "1"})
     assert code == pin.CANNOT_PIN
     assert "CPUs for 1 ranks" in err
+
+
+def test_each_rank_has_cache_folders_of_its_own() -> None:
+    lists = f"{ALLOWED[0]}/{CPU}"
+    env = {"PATH": os.environ["PATH"], "PMI_RANK": "1", "TRITON_CACHE_DIR": "/c/triton", "HOME": "/home/x"}
+    code, out, _ = run("--ranks", lists, "--", "env", env=env)
+    assert code == 0
+    assert {"TRITON_CACHE_DIR=/c/triton/rank-1", "HOME=/home/x"} <= set(out.split())
+    code, out, _ = run("--cpus", str(CPU), "--", "env", env=env)
+    assert "TRITON_CACHE_DIR=/c/triton" in out.split()
+
+
+def test_the_caches_of_ranks_are_those_that_every_service_has() -> None:
+    assert set(pin.CACHES) == set(environment.CACHE_FOLDERS)

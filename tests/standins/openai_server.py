@@ -3,6 +3,9 @@
 ``STANDIN_RECORD`` names the file that gets what it was started with. ``STANDIN`` is JSON: ``answer`` (text),
 ``answers`` (by prompt), ``load_s``, ``early_health`` (200 while loading), ``slow_first`` (requests) with ``slow_s``,
 ``wrong``, ``failing`` (200 with an error inside), ``refuse_after`` and ``crash_after`` (requests), ``ignore_term``.
+Of streamed answers: ``times_s`` of the first ones, then ``every_s`` in turn; ``empty_s`` of keep-alives and empty
+deltas before the first word; ``compile_on`` (numbers) leaves a kernel in ``TRITON_CACHE_DIR``. ``wait_for`` (a path) to
+be gone comes before everything; ``most`` prompts in one body, more is out of memory.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ class Standin(ThreadingHTTPServer):
         self.how: dict[str, Any] = {"answer": " Paris.", **json.loads(os.environ.get("STANDIN", "{}"))}
         self.model, self.routes, self.known = model, routes, known
         self.loaded_at = time.monotonic() + self.how.get("load_s", 0)
-        self.requests = 0
+        self.requests = self.streams = 0
         self.lock = threading.Lock()
         super().__init__((host, port), Handler)
 
@@ -37,6 +40,17 @@ class Standin(ThreadingHTTPServer):
         with self.lock:
             self.requests += 1
             return self.requests
+
+    def begin_stream(self) -> float:
+        """How long this streamed answer takes; what it compiles is compiled."""
+        with self.lock:
+            number, self.streams = self.streams, self.streams + 1
+        if number + 1 in self.how.get("compile_on", []):
+            folder = Path(os.environ["TRITON_CACHE_DIR"], f"KEY{number + 1}")
+            folder.mkdir(parents=True)
+            (folder / "kernel.cubin").write_bytes(b"")
+        first, every = self.how.get("times_s", []), self.how.get("every_s", [0])
+        return float(first[number] if number < len(first) else every[number % len(every)])
 
     def answer(self, prompt: str) -> str:
         text = self.how.get("answers", {}).get(prompt, self.how["answer"])
@@ -86,15 +100,36 @@ class Handler(BaseHTTPRequestHandler):
             self.send(200, {"error": {"message": "CUDA error: an illegal memory access was encountered"}})
             return
         prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        if len(prompts) > how.get("most", len(prompts)):
+            self.send(500, {"error": {"message": "CUDA out of memory. Tried to allocate 20.00 GiB"}})
+            return
         choices = [
             {"index": at, "text": self.server.answer(prompt), "finish_reason": "length"}
             for at, prompt in enumerate(prompts)
         ]
         if body.get("stream"):
+            time.sleep(self.server.begin_stream())
+            if "empty_s" in how:
+                self.send_slowly(choices[0], how["empty_s"])
+                return
             events = "".join(f"data: {json.dumps({'choices': [choice]})}\n\n" for choice in choices)
             self.send(200, events + "data: [DONE]\n\n", "text/event-stream")
         else:
             self.send(200, {"object": "text_completion", "model": self.server.model, "choices": choices})
+
+    def send_slowly(self, choice: dict[str, Any], empty_s: float) -> None:
+        """Keep-alives and empty deltas for a while, then the text."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        empty = json.dumps({"choices": [{"index": 0, "text": "", "finish_reason": None}]})
+        for _ in range(5):
+            self.wfile.write(f": keep-alive\n\ndata: {empty}\n\n".encode())
+            self.wfile.flush()
+            time.sleep(empty_s / 5)
+        self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode())
+        self.close_connection = True
 
     def send(self, status: int, body: Any, kind: str = "application/json") -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
@@ -120,6 +155,8 @@ def record(options: dict[str, Any]) -> None:
 def serve(host: str, port: int, model: str, routes: dict[str, str], known: set[str] | None = None) -> None:
     """Answers until TERM; ``routes``: what each path is; ``known``: fields that a request may have (None: any)."""
     server = Standin(host, port, model, routes, known)
+    while "wait_for" in server.how and Path(server.how["wait_for"]).exists():
+        time.sleep(0.01)
     ignores = server.how.get("ignore_term", False)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores else lambda *_: os._exit(0))
     server.serve_forever()

@@ -5,7 +5,8 @@ Run as a file by any Python 3.8+, with the standard library only::
     python -I -S pin.py [--cpus 0-3 | --ranks 0-1/2-3] [--mem bind:0,1|preferred:0|none] -- PROGRAM [ARGUMENT...]
     python -I -S pin.py --mem bind:0 --check
 
-``--ranks`` holds the CPUs of rank 0, 1, …; which one this is, mpirun or srun says in the environment. ``--check`` exits
+``--ranks`` holds the CPUs of rank 0, 1, …; which one this is, mpirun or srun says in the environment, and each gets cache
+folders of its own below those that its environment names. ``--check`` exits
 0 after pinning instead. Exit codes of its own: 125 cannot pin or wrong usage, 126 the program cannot be executed, 127
 it is not found.
 """
@@ -31,6 +32,18 @@ _WORD_BITS = 64
 _SYSCALLS = {"x86_64": (238, 239), "aarch64": (237, 236)}
 # Open MPI, PMI (MPICH and others), Slurm: the number of a rank among all.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+# Folders that compilers write to; ranks that share one wait for each other's locks. As in runtimes/environment.py.
+CACHES = (
+    "XDG_CACHE_HOME",
+    "CUDA_CACHE_PATH",
+    "CUTE_DSL_CACHE_DIR",
+    "DG_JIT_CACHE_DIR",
+    "FLASHINFER_WORKSPACE_BASE",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
+    "TRITON_CACHE_DIR",
+)
 _USAGE = "usage: pin.py [--cpus LIST | --ranks LIST/…] [--mem bind:NODES|preferred:NODES|none] -- PROGRAM [ARGUMENT...]"
 
 
@@ -81,7 +94,14 @@ def _of_this_rank(value: str) -> str:
     rank = int(os.environ[name])
     if rank >= len(lists):
         raise ValueError(f"{name} is {rank}, and there are CPUs for {len(lists)} ranks")
+    _take_own_caches(rank)
     return lists[rank]
+
+
+def _take_own_caches(rank: int) -> None:
+    for variable in CACHES:
+        if os.environ.get(variable):
+            os.environ[variable] = os.path.join(os.environ[variable], f"rank-{rank}")  # noqa: PTH118 (starts faster)
 
 
 def _memory(value: str) -> tuple[str, list[int]] | None:
