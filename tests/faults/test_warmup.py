@@ -1,6 +1,6 @@
 """Servers that would look ready too early, as real processes: none is called READY before it is, and each is told why.
 
-Times are scaled down; what is checked is order and invariants. Compiles after READY: ``supervise/test_compile_watch.py``.
+Times are scaled down; what is checked is order and invariants. Compiles after READY: ``supervise/test_compile_watch``.
 """
 
 from __future__ import annotations

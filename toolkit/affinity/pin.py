@@ -5,9 +5,8 @@ Run as a file by any Python 3.8+, with the standard library only::
     python -I -S pin.py [--cpus 0-3 | --ranks 0-1/2-3] [--mem bind:0,1|preferred:0|none] -- PROGRAM [ARGUMENT...]
     python -I -S pin.py --mem bind:0 --check
 
-``--ranks`` holds the CPUs of rank 0, 1, …; which one this is, mpirun or srun says in the environment, and each gets cache
-folders of its own below those that its environment names. ``--check`` exits
-0 after pinning instead. Exit codes of its own: 125 cannot pin or wrong usage, 126 the program cannot be executed, 127
+``--ranks`` holds the CPUs of rank 0, 1, …; which one this is, mpirun or srun says in the environment, and each gets
+cache folders of its own below those that its environment names. ``--check`` exits 0 after pinning instead. Exit codes of its own: 125 cannot pin or wrong usage, 126 the program cannot be executed, 127
 it is not found.
 """
 
@@ -242,7 +241,8 @@ def given_environment() -> dict[bytes, bytes]:
     except OSError:
         return dict(os.environb)
     pairs = (entry.partition(b"=") for entry in entries)
-    return {name: value for name, equals, value in pairs if name and equals}
+    given = {name: value for name, equals, value in pairs if name and equals}
+    return {**given, **{name: os.environb[name] for name in map(str.encode, CACHES) if name in given}}
 
 
 def _tell(text: str) -> None:
