@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -404,6 +406,26 @@ def test_every_option_is_documented():
     page = (SCRIPT.parents[1] / "docs" / "init-prewarm.md").read_text(encoding="utf-8")
     options = {name for action in prewarm.parser()._actions for name in action.option_strings if name.startswith("--")}
     assert [name for name in options - {"--help"} if name not in page] == []
+
+
+def commands(document: object) -> Iterator[list[str]]:
+    """The words of every ``command`` in a YAML document, those of a shell among them."""
+    if isinstance(document, dict):
+        found = document.get("command")
+        if isinstance(found, list):
+            yield [word for each in found for word in each.partition(" && ")[0].split()]
+    for each in document.values() if isinstance(document, dict) else document if isinstance(document, list) else ():
+        yield from commands(each)
+
+
+def test_command_lines_in_the_documentation_are_right():
+    page = (SCRIPT.parents[1] / "docs" / "init-prewarm.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    found = [line for block in blocks for line in commands(yaml.safe_load(block))]
+    assert len(found) == 4
+    for line in found:
+        start = next(at for at, word in enumerate(line) if word.endswith("init-prewarm"))
+        prewarm.checked(line[start + 1 :])
 
 
 def test_its_numbers_are_coexist_s():
