@@ -421,7 +421,8 @@ def commands(document: object) -> Iterator[list[str]]:
 def test_command_lines_in_the_documentation_are_right():
     page = (SCRIPT.parents[1] / "docs" / "init-prewarm.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    found = [line for block in blocks for line in commands(yaml.safe_load(block))]
+    shown = [line for block in blocks for line in commands(yaml.safe_load(block))]
+    found = [line for line in shown if "init-prewarm" in " ".join(line)]
     assert len(found) == 4
     for line in found:
         start = next(at for at, word in enumerate(line) if word.endswith("init-prewarm"))
