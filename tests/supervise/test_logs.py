@@ -195,6 +195,38 @@ def test_one_rotation_behind_everything_can_be_read(
     assert LogFile(path).end() == len(written)
 
 
+def test_of_a_flood_the_last_part_is_kept(tmp_path: Path, rotate: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_BYTES", BLOCK)
+    path = tmp_path / "llm.log"
+    text = b"".join(b"%07d\n" % number for number in range(2 * BLOCK))
+    path.write_bytes(text)
+    rotate(path)
+    kept = everything(path)
+    assert len(kept) <= 5 * BLOCK
+    assert text.endswith(kept)
+    assert LogFile(path).end() == len(text)
+
+
+def test_a_flood_that_is_faster_than_copying_does_not_keep_a_rotation_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "llm.log"
+    path.write_bytes(b"x\n" * BLOCK)
+    real = os.pread
+
+    def flooded(descriptor: int, length: int, offset: int) -> bytes:
+        with path.open("ab") as child:
+            child.write(b"y\n" * BLOCK)
+        return real(descriptor, length, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logs, "_fallocate", lambda *_: False)
+        patched.setattr(logs, "MAX_BYTES", 2 * BLOCK)
+        patched.setattr(os, "pread", flooded)
+        logs.rotate(path)
+    assert logs.size_bytes(path) == 0
+
+
 def test_only_a_long_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MAX_BYTES", 3)
     path = tmp_path / "llm.log"

@@ -17,6 +17,7 @@ from toolkit.supervise import log_times
 from toolkit.supervise.log_times import Times
 
 MAX_BYTES = 32 * 1024**2
+_FLOOD = 4  # times MAX_BYTES: of one that is longer the copies would take ever longer
 TAIL_BYTES = 64 * 1024
 PIECE_BYTES = 256 * 1024
 _NOT_A_RANKS = (".log.1", ".rotated", ".tmp")
@@ -70,7 +71,8 @@ def rotate(path: Path) -> None:
     """The log's text is in ``NAME.log.1``, and it begins anew, while the child keeps it open for appending.
 
     Where the file system can take bytes from a file's front (ext4, xfs), nothing is lost. Elsewhere the file is copied
-    until nothing new comes and then cut, and what is written between these two system calls is lost.
+    until nothing new comes and then cut, and what is written between these two system calls is lost. Of a log that
+    grew by more than ``MAX_BYTES`` since it was looked at, or grows faster than it is copied, that much is kept.
 
     Raises: OSError.
     """
@@ -99,6 +101,7 @@ def _copy_front(log: int, target: Path, start: int = 0) -> int:
     """Where the copy of the log's whole blocks ends; there is something left behind it."""
     status = os.fstat(log)
     end = max(start, (status.st_size - 1) // status.st_blksize * status.st_blksize)
+    start = max(start, end - _FLOOD * MAX_BYTES)
     aside = target.with_name(target.name + ".tmp")
     out = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -115,9 +118,10 @@ def _copy(source: int, target: int, start: int, end: int) -> None:
 
 
 def _catch_up(log: int, target: Path, position: int) -> int:
-    """Copies on until nothing new comes; where that is."""
+    """Copies on until nothing new comes, or too much; where that is."""
+    limit = position + _FLOOD * MAX_BYTES
     with target.open("ab", buffering=0) as out:
-        while piece := os.pread(log, PIECE_BYTES, position):
+        while position < limit and (piece := os.pread(log, PIECE_BYTES, position)):
             position += out.write(piece) or 0
     return position
 

@@ -31,6 +31,8 @@ class Recent:
         for piece in self.log.pieces(start):
             start += len(piece)
             self.kept = (self.kept + piece)[-RECENT_BYTES:]
+            if start >= end:  # a flood is not followed to its end
+                break
         self.offset = start
 
 
