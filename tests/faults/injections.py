@@ -190,7 +190,8 @@ def on_a_small_disk(scene: Scene) -> None:
     scene.state.path.mkdir()
     size = f"size={DISK_BYTES},mode=0700"
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "faults", scene.state.path], check=True)
-    scene.cleanup.callback(subprocess.run, ["umount", "--lazy", scene.state.path], check=True)
+    unmount = ["umount", "--lazy", str(scene.state.path)]
+    scene.cleanup.callback(lambda: subprocess.run(unmount, check=True))
 
 
 def fill_disk(scene: Scene) -> None:

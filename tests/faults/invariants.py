@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def hold(scene: Scene) -> None:
     assert not any(path.stat().st_size for path in scene.folder.glob("*.alone")), "two attempts at once"
 
 
-def events_hold(events: list[Event]) -> None:
+def events_hold(events: Sequence[Event]) -> None:
     assert double_starts(events) == []
     for run in runs(events):
         assert [event["id"] for event in run] == list(range(1, len(run) + 1)), "no event is lost"
@@ -74,4 +74,3 @@ def in_order(run: list[Event]) -> bool:
     stopped = [n for n, (name, _, to) in enumerate(told) if (name, to) == ("behind", "STOPPED")]
     ends = [n for n, (name, _, to) in enumerate(told) if (name, to) == ("web", "DRAINING")]
     return bool(begun and (not stopped or not ends or stopped[-1] < ends[-1]))
-

@@ -1,4 +1,4 @@
-"""A supervisor with a ledger, in a process of its own, to be killed. Forked from one that has imported all this once."""
+"""A supervisor with a ledger, in a process of its own, to be killed; forked from one that has imported all this."""
 
 from __future__ import annotations
 

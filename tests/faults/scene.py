@@ -24,7 +24,6 @@ from toolkit.supervise import client
 from toolkit.supervise.state import Owner, StateFolder, read_events
 
 
-
 @dataclass
 class Scene:
     """``fault``: the name of its row. Every method but ``start`` needs one that was started."""
@@ -166,4 +165,3 @@ def _kind(descriptor: Path) -> str:
     if target.startswith("/"):
         return target.rpartition("/")[2]
     return target if target.startswith("anon_inode") else target.partition(":")[0]
-

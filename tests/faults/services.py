@@ -1,4 +1,4 @@
-"""What the deployment of every row consists of: ``web``, which the fault befalls, and ``behind``, which starts after it."""
+"""The deployment of every row: ``web``, which the fault befalls, and ``behind``, which starts after it."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ TABLE = (
     ),
     Fault(
         "no file may grow (RLIMIT_FSIZE), and a server is killed", "replaced once it may; no event is lost",
-        ends.replaced, injections.forbid_writing, reason="^(exited|was killed)", stage="SERVING|PRELOAD", any_attempt=True,
+        ends.replaced, injections.forbid_writing, reason="^(exited|was killed)", stage="SERVING|PRELOAD",
+        any_attempt=True,
     ),
     Fault(
         "kill -9 of one guardian", "another one takes its place; services are not touched", ends.untouched,
@@ -197,7 +198,9 @@ TABLE = (
 BY_NAME = {fault.name: fault for fault in TABLE}
 # Faults that other tests bring about, by the place of the test.
 ELSEWHERE = {
-    "200 starts and stops": ("nothing leaks: descriptors, processes, threads, memory", "tests/supervise/test_cycles.py"),
+    "200 starts and stops": (
+        "no descriptor, process, thread or memory leaks", "tests/supervise/test_cycles.py",
+    ),
     "`restart` or `stop` of a built-in server with requests in flight": (
         "every one of them is answered", "tests/faults/test_drain.py",
     ),

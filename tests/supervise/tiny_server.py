@@ -20,13 +20,7 @@ GRANDCHILD = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 def main(port: int, flags: set[str]) -> None:
     print(f"tiny server {os.getpid()} on {port}", flush=True)
-    values = dict(flag.split("=", 1) for flag in flags if "=" in flag)
-    if "rank-0-serves" in flags and os.environ.get("OMPI_COMM_WORLD_RANK") != "0":
-        time.sleep(600)
-    if "alone" in values:
-        hold_alone(values["alone"])
-    while "wait-for" in values and not os.path.exists(values["wait-for"]):  # noqa: PTH110
-        time.sleep(0.005)
+    begin(flags)
     if "ignore-term" in flags:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "setsid-grandchild" in flags:
@@ -46,6 +40,17 @@ def main(port: int, flags: set[str]) -> None:
         for _ in range(20_000):
             os.write(1, b"x" * 99 + b"\n")
     serve(port, flags)
+
+
+def begin(flags: set[str]) -> None:
+    """Returns when this process is to go on."""
+    values = dict(flag.split("=", 1) for flag in flags if "=" in flag)
+    if "rank-0-serves" in flags and os.environ.get("OMPI_COMM_WORLD_RANK") != "0":
+        time.sleep(600)
+    if "alone" in values:
+        hold_alone(values["alone"])
+    while "wait-for" in values and not os.path.exists(values["wait-for"]):  # noqa: PTH110
+        time.sleep(0.005)
 
 
 def hold_alone(path: str) -> None:
@@ -113,6 +118,7 @@ def leave_one_behind() -> None:
 def flood() -> None:
     while True:
         os.write(1, (b"x" * 99 + b"\n") * 100)
+        time.sleep(0.001)  # ten megabytes a second: more than any log, less than would fill a disk
 
 
 def serve(port: int, flags: set[str]) -> None:
