@@ -35,6 +35,15 @@ def test_a_detached_deployment_answers_until_it_is_taken_down(coexist, running):
     assert coexist("status").code == 1
 
 
+def test_the_exit_code_of_status_says_whether_all_is_ready(coexist, running):
+    assert coexist("status", "--exit-code").code == 0
+    assert coexist("status", "--exit-code", "--watch").code == 2
+    coexist("stop", "web")
+    waits_until(lambda: coexist("status", "--exit-code").code == 4)
+    answer = coexist("status", "--exit-code", "--json")
+    assert (answer.code, answer.document["ready"]) == (4, False)
+
+
 def test_detaching_runs_this_coexist_and_no_folder_of_that_name(coexist, tmp_path, monkeypatch, request):
     (tmp_path / "toolkit").mkdir()
     (tmp_path / "toolkit" / "__init__.py").write_text("raise SystemExit('not this one')")

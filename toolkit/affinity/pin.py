@@ -6,8 +6,8 @@ Run as a file by any Python 3.8+, with the standard library only::
     python -I -S pin.py --mem bind:0 --check
 
 ``--ranks`` holds the CPUs of rank 0, 1, …; which one this is, mpirun or srun says in the environment, and each gets
-cache folders of its own below those that its environment names. ``--check`` exits 0 after pinning instead. Exit codes of its own: 125 cannot pin or wrong usage, 126 the program cannot be executed, 127
-it is not found.
+cache folders of its own below those that its environment names. ``--check`` exits 0 after pinning instead. Exit codes
+of its own: 125 cannot pin or wrong usage, 126 the program cannot be executed, 127 it is not found.
 """
 
 from __future__ import annotations

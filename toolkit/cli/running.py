@@ -8,6 +8,7 @@ import click
 
 from toolkit.cli import output, picture, streams
 from toolkit.cli.options import deployment_option, json_option, service_argument
+from toolkit.errors import NotReadyInTimeError
 from toolkit.supervise import client
 from toolkit.supervise.log_reader import Entry
 
@@ -15,14 +16,18 @@ from toolkit.supervise.log_reader import Entry
 @click.command("status")
 @deployment_option
 @click.option("--watch", is_flag=True, help="Show every change until Ctrl-C.")
+@click.option("--exit-code", is_flag=True, help="Exit 4 while not all required services are ready; for probes.")
 @json_option
-def status_command(deployment: str | None, watch: bool, as_json: bool) -> None:
+def status_command(deployment: str | None, watch: bool, exit_code: bool, as_json: bool) -> None:
     """Show the running deployment: states, attempts, cores, first-token figures, last failures.
 
     \b
     coexist status
+    coexist status --exit-code
     coexist status --watch --json | jq .ready
     """
+    if watch and exit_code:
+        raise click.UsageError("'--watch' never ends: it has no '--exit-code'")
     running = client.find(deployment)
     if watch:
         streams.end_with_reader()
@@ -32,6 +37,8 @@ def status_command(deployment: str | None, watch: bool, as_json: bool) -> None:
             output.document(document)
         else:
             output.console().print(picture.overview(document), picture.remarks(document))
+        if exit_code and not document["ready"]:
+            click.get_current_context().exit(NotReadyInTimeError.exit_code)
 
 
 @click.command("logs")
