@@ -13,6 +13,8 @@ from tests.compat.builders import FACTS, case, findings, gpu, host, service, vie
 from tests.compat.test_rules import CASES
 from toolkit.compat import book, cases, judge
 from toolkit.compat.model import Finding
+from toolkit.facts import image_versions
+from toolkit.facts.images import triton
 
 FINDINGS = st.builds(
     Finding,
@@ -101,6 +103,29 @@ def test_what_cannot_run_here_is_apart() -> None:
     (pair,) = judge.judge(case(*views)).pairs
     assert pair.closest == "apart"
     assert "accepts torch" in pair.why
+
+
+@pytest.mark.parametrize("release", sorted(triton()))
+def test_what_nvidia_publishes_in_one_image_is_no_mismatch(release: str) -> None:
+    image = f"nvcr.io/nvidia/tritonserver:{release}-trtllm-python-py3"
+    found = findings(case(cases.of_image("trtllm", image, "python3", image_versions(image))))
+    assert not {each.id for each in found.values() if each.severity == "error" and each.id.startswith("trtllm-")}
+
+
+@pytest.mark.parametrize(
+    ("image", "torch", "refused"),
+    [
+        ("nvcr.io/x:1", "2.7.0a0+79aa17489c.nv25.4", False),
+        ("nvcr.io/x:1", "2.6.0a0+ecf3bae40a.nv25.1", True),  # NVIDIA's, of another release
+        ("nvcr.io/x:1", "2.7.0a0+git79aa174", True),  # a nightly
+        (None, "2.7.0a0+79aa17489c.nv25.4", True),  # a wheel of the index beside it is of the other C++ ABI
+    ],
+)
+def test_only_an_image_s_own_build_of_the_very_torch_stands_for_its_release(
+    image: str | None, torch: str, refused: bool
+) -> None:
+    found = findings(case(view(packages={"tensorrt-llm": "0.20.0", "torch": torch}, image=image)))
+    assert ("trtllm-torch" in found) is refused
 
 
 def test_on_a_mixed_host_a_gpu_that_does_not_fit_is_a_warning_while_others_do() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit import facts
-from toolkit.facts.model import capability, version, within
+from toolkit.facts.model import capability, nvidia_build, version, within
 
 FACTS = facts.load()
 
@@ -60,6 +60,15 @@ def test_a_range_that_is_no_range_gives_no_answer() -> None:
     assert within("1.0", "about two") is None
     assert within("nightly", ">=1") is None
     assert version("nightly") is None
+
+
+@pytest.mark.parametrize(
+    ("torch", "release"),
+    [("2.7.0a0+79aa17489c.nv25.4", "2.7.0"), ("2.4.0a0+nv24.7", "2.4.0"), ("2.7.0", None), ("2.7.0+cu128", None),
+     ("2.7.0a0+git79aa174", None), ("nightly", None), (None, None)],
+)  # fmt: skip
+def test_a_torch_of_nvidia_s_containers_names_the_release_it_stands_for(torch: str | None, release: str | None) -> None:
+    assert nvidia_build(torch) == release
 
 
 @pytest.mark.parametrize(

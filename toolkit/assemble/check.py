@@ -77,7 +77,7 @@ def check_deployment(
     built = stored_engines(found, home) if engines is None else engines
     around = gather(deployment, found, host, home, engines=built, environ=environ)
     own = {name: environ[name] for name in INHERITED if name in environ}
-    key = fingerprint(deployment, pythons, host, around, own)
+    key = fingerprint(deployment, pythons, host, around, own, images=images)
     remembered = _recall(home, deployment.model.name, key)
     if remembered is not None:
         return remembered
@@ -209,14 +209,17 @@ def fingerprint(
     host: Host,
     around: Surroundings,
     environ: Mapping[str, str],
+    *,
+    images: Mapping[str, EnvironmentView],
 ) -> str:
     """One name for everything the answer depends on: the same name, the same answer."""
     parts = {
         "schema": SCHEMA,
         "facts": facts.load().version,
-        "rules": hashlib.sha256(book.RULES.read_bytes()).hexdigest(),
+        "rules": [(each.name, _mark(each)) for each in sorted(book.RULES.parent.iterdir()) if each.is_file()],
         "deployment": deployment.model.model_dump(mode="json"),
         "environments": {name: marks(python, environ) for name, python in pythons.items()},
+        "images": repr(images),
         "host": _host_marks(host),
         "surroundings": repr(replace(around, locks=())),
         "locks": [str(lock.path) for lock in around.locks if is_stale(lock)],

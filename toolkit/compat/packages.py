@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from toolkit.compat.model import SERVER_PACKAGES, Case, EnvironmentView, Hit, Role
 from toolkit.environments.model import Problem
-from toolkit.facts.model import version, within
+from toolkit.facts.model import nvidia_build, version, within
 
 # Problems that leave no usable environment; the others are untidy.
 BROKEN = {
@@ -81,7 +81,7 @@ def prerelease(case: Case) -> Iterator[Hit]:
 def is_prerelease(torch: str) -> bool:
     """Whether a torch is a nightly or a build of NVIDIA's containers."""
     known = version(torch)
-    return ".nv" in torch or "+nv" in torch or bool(known and known.is_prerelease)
+    return nvidia_build(torch) is not None or bool(known and known.is_prerelease)
 
 
 def shared_library_path(case: Case) -> Iterator[Hit]:

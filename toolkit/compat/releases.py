@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.compat.model import Case, EnvironmentView, Hit
 from toolkit.facts import Fact, FlashRow, Release
-from toolkit.facts.model import minor, version, within
+from toolkit.facts.model import minor, nvidia_build, version, within
 
 TENSORRT = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 NEVER_TOLD = ("vllm", "sglang")
@@ -50,6 +50,7 @@ def found_version(view: EnvironmentView, name: str) -> str | None:
 
 
 def _judged(view: EnvironmentView, release: Release, name: str) -> Iterator[Hit]:
+    """The refusal, if any. In an image TensorRT-LLM is built for the image's torch, a pre-release by its number."""
     found, fact = found_version(view, name), release.fact(name)
     if found is None:
         return
@@ -57,7 +58,7 @@ def _judged(view: EnvironmentView, release: Release, name: str) -> Iterator[Hit]
         if view.hypothetical:
             yield missing_fact(view, release, name)
         return
-    if fact.accepts(found) is False:
+    if fact.accepts(found) is False and not (view.image and fact.accepts(nvidia_build(found))):
         yield _refused(view, f"trtllm-{name}", release, fact, found)
 
 

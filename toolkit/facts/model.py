@@ -45,6 +45,13 @@ def within(found: str | None, ranges: str | tuple[str, ...]) -> bool | None:
     return any(each.contains(known, prereleases=True) for each in sets if each is not None)
 
 
+def nvidia_build(text: str | None) -> str | None:
+    """The release that a build for NVIDIA's containers stands for: 2.7.0 of 2.7.0a0+79aa.nv25.4; None: another's."""
+    known = version(text)
+    own = known is not None and any(part.startswith("nv") for part in (known.local or "").split("."))
+    return known.base_version if known and own else None
+
+
 def minor(text: str | None) -> str | None:
     """Major and minor of a version: 12.5 of 12.5.1."""
     known = version(text)
