@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from toolkit.assemble import adopted
 from toolkit.assemble.placing import collect
@@ -17,6 +17,7 @@ from toolkit.config import load
 from toolkit.config.load import LoadedDeployment, LoadedRecipe
 from toolkit.config.models import Service
 from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.files import read_json
 from toolkit.home import Home
 from toolkit.store import Entry, Store
 
@@ -123,7 +124,24 @@ def model(deployment: LoadedDeployment, service: str, value: Path) -> Path:
         raise ToolkitError(
             f"'{folder}' has no config.json", where, "Name a folder in Hugging Face's format.", code="not_a_model"
         )
+    if asked.runtime != "command" and (other := _not_hugging_face(folder)):
+        raise ToolkitError(f"'{folder}' is {other[0]}", where, other[1], code="not_a_model")
     return folder
+
+
+def _not_hugging_face(folder: Path) -> tuple[str, str] | None:
+    """What a folder is whose config.json is TensorRT-LLM's own, and what to do with it; None: it may be a model."""
+    told: dict[str, Any] = {}
+    with suppress(ToolkitError):  # what is damaged is told where it is used
+        found = read_json(folder / "config.json")
+        told = found if isinstance(found, dict) else {}
+    if not told.keys().isdisjoint(("build_config", "builder_config")):
+        adopt = f"Take it in with 'coexist engines adopt {folder}' and name it: 'engines: {{NAME: {{adopted: …}}}}'."
+        return "an engine of TensorRT-LLM, no model", adopt
+    if "mapping" in told and "architecture" in told and "architectures" not in told:
+        hint = "Name it as 'checkpoint' in a recipe (builder: trtllm), or name the Hugging Face folder it came from."
+        return "a converted checkpoint of TensorRT-LLM, no model", hint
+    return None
 
 
 def _repository(folder: Path, where: str) -> Path:
