@@ -245,3 +245,25 @@ def test_whatever_the_options_they_are_refused_here_or_accepted_and_kept_there(
     assert after == before
     if fmha == "disable":
         assert not [name for name, value in after.items() if "context_fmha" in name and value]
+
+
+def test_an_option_may_be_written_with_dashes(trtllm: TrtllmBench) -> None:
+    chosen = trtllm.choose("0.16.0", "checkpoint: ckpt\noptions: {use-fused-mlp: enable, --gemm-plugin: auto}\n")
+    assert (chosen.value("--use_fused_mlp"), chosen.value("--gemm_plugin")) == ("enable", "auto")
+    with pytest.raises(ManyFaultsError) as caught:
+        trtllm.choose("0.16.0", "checkpoint: ckpt\noptions: {context-fmha: enable}\n")
+    assert "Write it as 'fmha'." in faults(caught)
+
+
+def test_an_option_of_other_releases_is_not_taken_for_a_slip(trtllm: TrtllmBench) -> None:
+    with pytest.raises(ManyFaultsError) as caught:
+        trtllm.choose("0.16.0", "checkpoint: ckpt\noptions: {enable_xqa: disable}\n")
+    assert "Other releases have it: 0.8.0 to 0.15.0." in faults(caught)
+    assert "Did you mean" not in faults(caught)
+
+
+@pytest.mark.parametrize("option", ["workers: 0", "max_beam_width: 0"])
+def test_a_count_of_nothing_is_refused(option: str, trtllm: TrtllmBench) -> None:
+    with pytest.raises(ManyFaultsError) as caught:
+        trtllm.choose("0.16.0", f"checkpoint: ckpt\noptions: {{{option}}}\n")
+    assert "takes a whole number from 1, not 0" in faults(caught)

@@ -10,6 +10,7 @@ from toolkit.build.trtllm_versions import BuildRelease, known_releases
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
 from toolkit.facts import build_options
+from toolkit.facts.options import Option
 from toolkit.runtimes.words import BadValueError, unknown, words_of
 
 # Said elsewhere in the recipe, or kept by coexist itself.
@@ -37,6 +38,7 @@ ELSEWHERE = {
 }
 # Of this builder, not of trtllm-build.
 OURS = ("workspace_budget",)
+_FROM_ONE = ("--workers", "--max_beam_width")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given]
     faults: list[ToolkitError] = []
     for key, value in loaded.model.options.items():
         where = loaded.where(f"options.{key}")
-        option = None if key in OURS else release.table.find(f"--{str(key).lstrip('-')}")
+        option = None if key in OURS else release.table.find(_name(key))
         if key in OURS:
             continue
         if option is None:
@@ -69,10 +71,21 @@ def given(loaded: LoadedRecipe, release: BuildRelease) -> tuple[dict[str, Given]
             faults.append(ToolkitError(f"'{key}' and '{found[option.name].key}' are the same option", where))
         elif not (option.kind == "flag" and value is False):
             try:
-                found[option.name] = Given(key, words_of(option, value), where)
+                found[option.name] = Given(key, _words(option, value), where)
             except BadValueError as bad:
                 faults.append(ToolkitError(f"'{key}' {bad}", where, bad.hint, code="options"))
     return found, faults
+
+
+def _name(key: object) -> str:
+    """The name of an option that a key means, with dashes in it or underscores, and in front or not."""
+    return "--" + str(key).lstrip("-").replace("-", "_")
+
+
+def _words(option: Option, value: Any) -> tuple[str, ...]:
+    if option.name in _FROM_ONE and value == 0 and value is not False:
+        raise BadValueError("takes a whole number from 1, not 0")
+    return words_of(option, value)
 
 
 def _unknown(key: str, release: BuildRelease, where: str) -> ToolkitError:
@@ -83,7 +96,7 @@ def _unknown(key: str, release: BuildRelease, where: str) -> ToolkitError:
         program="trtllm-build",
         release=release.version,
         names=(*names, *OURS),
-        others=releases_with(f"--{key.lstrip('-')}"),
+        others=releases_with(_name(key)),
         code="options",
     )
 

@@ -29,7 +29,7 @@ def unknown(
     key: str, where: str, *, program: str, release: str, names: Iterable[str], others: Sequence[str], code: str
 ) -> ToolkitError:
     """The refusal of an option that a release does not have; ``others``: releases that have it, oldest first."""
-    near = nearest(key, list(names))
+    near = None if others else nearest(key, list(names))  # what other releases have is no slip of the pen
     span = " to ".join(dict.fromkeys((others[0], others[-1]))) if others else ""
     hints = [f"Did you mean '{near}'?" if near else "", f"Other releases have it: {span}." if span else ""]
     hint = " ".join(filter(None, hints)) or f"See '{program} --help' of {release}."
