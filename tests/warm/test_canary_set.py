@@ -113,6 +113,34 @@ async def test_a_wrong_short_answer_names_fused_attention(server, target, http, 
     assert error.details["guard"] == "context_fmha"
 
 
+async def test_a_short_answer_that_is_wrong_only_when_it_is_asked_again_names_reuse(server, target, http, clock):
+    prompts = (CanaryPrompt("short", "The capital of France is", 1, 1, "context_fmha", 3),)
+    asked: list[str] = []
+
+    async def right_once(request: web.Request) -> web.StreamResponse | None:
+        body = await body_of(request)
+        if body.get("prompt") != prompts[0].text:
+            return None
+        asked.append(body["prompt"])
+        return web.json_response({"choices": [{"text": " Paris." if len(asked) == 1 else " tin can"}]})
+
+    found = CanarySet(prompts, {"short": REFERENCES["short"]}, 0.5, "transformers 5.0")
+    error = await vetoed(server, target, http, clock, right_once, found)
+    assert error.details["guard"] == "kv_cache_reuse"
+    assert "right the first time" in error.what
+    assert error.details["canary"] == {"ok": False, "expected": " Paris.", "got": " tin can"}
+
+
+async def test_an_answer_without_text_is_told_as_one_that_generated_nothing(server, target, http, clock):
+    async def empty(request: web.Request) -> web.StreamResponse | None:
+        body = await body_of(request)
+        return web.json_response({"choices": [{"text": ""}]}) if body.get("prompt") else None
+
+    error = await vetoed(server, target, http, clock, empty)
+    assert error.code == "canary_wrong"
+    assert "generated nothing" in str(error.hint)
+
+
 async def test_a_flip_where_the_reference_is_undecided_is_accepted(server, target, http, clock):
     tie = {**REFERENCES, "shared_prefix": reference(" golden hill", margin=0.2)}
     found = CanarySet(PROMPTS, tie, 0.5, "transformers 5.0")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from toolkit import canaries
 from toolkit.canaries import Answer, CanaryPrompt, CanarySet, Mismatch
@@ -16,8 +18,12 @@ REFUSED_STATUSES = frozenset({400, 413, 422})
 Patiently = Callable[[Callable[[], Awaitable[Answer]]], Awaitable[Answer]]
 
 
-async def prove(client: Client, found: CanarySet, patiently: Patiently) -> dict[str, Answer]:
+async def prove(
+    client: Client, found: CanarySet, patiently: Patiently, before: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Answer]:
     """The answers by prompt, once every prompt was answered right as often as it is to be asked.
+
+    ``before``: right answers that prompts had already, by text: a wrong one after it comes from cached blocks.
 
     Raises: WarmupError ``canary_wrong`` with the guard to look at; ``request_failed``.
     """
@@ -25,9 +31,19 @@ async def prove(client: Client, found: CanarySet, patiently: Patiently) -> dict[
     for prompt in found.prompts:
         answers = [await patiently(partial(_ask, client, prompt)) for _ in range(prompt.times)]
         if wrong := canaries.judge([prompt], {prompt.id: answers}, found.references, found.bound):
-            raise _veto(wrong[0], found)
+            earlier = before.get(prompt.text)
+            raise _veto(wrong[0] if earlier is None else _after(wrong[0], earlier), found)
         right[prompt.id] = answers[0]
     return right
+
+
+def _after(wrong: Mismatch, earlier: str) -> Mismatch:
+    """The mismatch of a prompt that was asked before: when the two answers part, its blocks were cached by then."""
+    one, other = earlier.strip(), wrong.got.strip()
+    if one.startswith(other) or other.startswith(one):
+        return wrong
+    what = f"wrong answer to '{wrong.id}': it was right the first time, and is another the next"
+    return replace(wrong, guard="kv_cache_reuse", what=what, expected=earlier)
 
 
 def hint(guard: str) -> str:

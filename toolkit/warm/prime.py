@@ -76,7 +76,7 @@ async def prime(
         coverage = await run.warm()
     async with parts.part("canary"):
         verdict = await run.canary()
-        answers = await run.canary_set()
+        answers = await run.canary_set(verdict)
     async with parts.part("proof"):
         samples, compiles = await run.prove(target.probes.generation if mode != "none" else None)
     steady_ms = [sample.ms for sample in samples[-WINDOW:]]
@@ -152,20 +152,33 @@ class _Prime:
             expected, got = shorten(verdict.expected, {}), shorten(verdict.got, {})
             raise WarmupError(
                 f"the canary's answer is wrong: expected '{expected}', got '{got}'",
-                hint=canary_set.hint("context_fmha") if self.client.target.probes.canary_set else None,
+                hint=self._where_to_look(verdict),
                 code="canary_wrong",
                 canary={"ok": False, "expected": verdict.expected, "got": verdict.got},
             )
         return verdict
 
-    async def canary_set(self) -> Mapping[str, Answer]:
+    def _where_to_look(self, verdict: CanaryResult) -> str | None:
+        if self.client.target.probes.canary_set is None:
+            return None
+        empty = "It answered, and generated nothing: its own log may say why."
+        return canary_set.hint("context_fmha") if verdict.got.strip() else empty
+
+    async def canary_set(self, verdict: CanaryResult | None = None) -> Mapping[str, Answer]:
         """The right answers to the prompts that reach cached blocks and chunks, by prompt; none without any."""
         found = self.client.target.probes.canary_set
         if found is None:
             return {}
         done = len(self.keys)
         self._tell(done, f"canary set: {', '.join(prompt.id for prompt in found.prompts)}")
-        return await canary_set.prove(self.client, found, partial(self._patiently, done))
+        return await canary_set.prove(self.client, found, partial(self._patiently, done), self._answered(verdict))
+
+    def _answered(self, verdict: CanaryResult | None) -> Mapping[str, str]:
+        """The canary's answer by its prompt, where it was judged as text."""
+        check = self.client.target.probes.canary
+        if check is None or verdict is None or not (check.expected_text or check.repeats_only):
+            return {}
+        return {check.prompt: verdict.got}
 
     async def prove(self, generation: Generation | None) -> tuple[tuple[Sample, ...], Seen]:
         """The samples of the round that proved it, and what was seen of compiles at its end."""
