@@ -86,7 +86,8 @@ def _whole(engine: EngineConfig) -> Iterator[Finding]:
 
 def _releases(engine: EngineConfig, around: Surroundings) -> Iterator[Finding]:
     if engine.version is None:
-        yield Finding("release_unknown", "warning", "it does not say which release built it: it is older than 0.8")
+        what = "it does not say which release built it; engines from before 0.8 do not"
+        yield Finding("release_unknown", "warning", what)
     if around.release is None:
         return
     served = _version(around.release)
