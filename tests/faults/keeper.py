@@ -21,6 +21,7 @@ from toolkit.assemble.reservation import Reservation, tended
 from toolkit.errors import ToolkitError
 from toolkit.reserve import Ledger, Owner, Request, Totals
 from toolkit.supervise import logs, status_writer, supervisor
+from toolkit.supervise.groups import Groups
 from toolkit.supervise.state import StateFolder
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -81,11 +82,16 @@ async def _run(job: Job, begun: Event) -> None:
             made = supervise(
                 job.state_dir, *runs, reserve=held.hold, keep=held.keep, on_change=noted, watch_s=0.1,
                 deep_s=fault.deep_s if fault else 30.0, on_death=fault.on_death if fault else "kill",
+                find_groups=_no_groups if fault and not fault.groups else Groups.find,
             )  # fmt: skip
             with contextlib.suppress(ToolkitError):  # its services were given up: the status says so
                 await _supervised(made, begun)
     finally:
         held.release()
+
+
+def _no_groups(_: str) -> None:
+    return None
 
 
 async def _supervised(made: supervisor.Supervisor, begun: Event) -> None:

@@ -31,6 +31,7 @@ class Fault:
     """A row. ``outcome`` is for readers; ``end`` checks it, with ``reason`` (a pattern) told for ``stage``.
 
     ``strikes``: while all serve, or while they start. ``flags`` are those of the tiny server that is ``victim``.
+    ``groups``: with control groups, where the machine has them.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Fault:
     canary: HttpProbe = HELLO
     deep_s: float = 30.0
     on_gpu: bool = False
+    groups: bool = True
     on_death: OnDeath = "kill"
 
 
@@ -94,6 +96,10 @@ TABLE = (
         "kill -9 of a server whose grandchild (setsid, ignores TERM) holds the port",
         "the grandchild is gone and the port free before it is replaced", ends.replaced, injections.kill_server,
         flags=("port-holder",), reason=KILLED,
+    ),
+    Fault(
+        "the same without control groups", "the same", ends.replaced, injections.kill_server,
+        flags=("port-holder",), reason=KILLED, groups=False,
     ),
     Fault(
         "it ignores TERM", "killed with all its processes after `grace`", ends.replaced, injections.restart,
@@ -178,6 +184,10 @@ TABLE = (
         injections.kill_supervisor, flags=("port-holder",),
     ),
     Fault(
+        "kill -9 of the supervisor, without control groups", "the same", ends.all_gone,
+        injections.kill_supervisor, flags=("port-holder",), groups=False,
+    ),
+    Fault(
         "kill -9 of the supervisor, then of a guardian", "the same", ends.all_gone,
         injections.kill_supervisor_then_guardian, flags=("port-holder",),
     ),
@@ -186,7 +196,7 @@ TABLE = (
         injections.kill_guardian_then_supervisor, flags=("port-holder",),
     ),
     Fault(
-        "kill -9 of the supervisor and both guardians", "the kernel ends the roots of the trees", ends.all_gone,
+        "kill -9 of the supervisor and both guardians", "the same: the kernel ends what was started", ends.all_gone,
         injections.kill_supervisor_and_guardians,
     ),
     Fault(
