@@ -42,14 +42,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def boot(model: Path, environ: dict[str, str], folder: Path) -> dict[str, Any]:
-    """What one boot says of its service. Raises: CalledProcessError when it never became ready."""
+def boot(model: Path, environ: dict[str, str], folder: Path) -> dict[str, Any] | str:
+    """What one boot says of its service, or in words why it never became ready."""
     service = {"runtime": "transformers", "model": str(model), "port": free_port(), "options": OPTIONS}
     config = folder / "deploy.yaml"
     config.write_text(yaml.safe_dump({"version": 1, "name": "measure-warmup", "services": {"chat": service}}))
     command = [COEXIST, "up", config, "--exit-when-ready", "--json"]
     began_s = time.monotonic()
-    done = subprocess.run(command, env=environ, cwd=ROOT, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environ, cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        return f"exit {done.returncode}: {done.stdout[:400]} {done.stderr[-400:]}"
     (told,) = json.loads(done.stdout)["services"]
     stages = {stage["state"]: stage["seconds"] for stage in told["stages"]}
     first = told["first_token_ms"]
@@ -145,8 +147,12 @@ def main() -> None:
         (folder / "run").mkdir(mode=0o700)
         places = {"COEXIST_HOME": str(folder / "home"), "COEXIST_RUNTIME_DIR": str(folder / "run")}
         for number in range(asked.boots):
-            boots.append(boot(asked.model, {**os.environ, **places}, folder))
-            print(f"boot {number + 1}/{asked.boots}: ratio {boots[-1]['ratio']:.2f}", file=sys.stderr)
+            found = boot(asked.model, {**os.environ, **places}, folder)
+            if isinstance(found, str):
+                print(f"boot {number + 1}/{asked.boots} did not become ready: {found}", file=sys.stderr)
+                continue
+            boots.append(found)
+            print(f"boot {number + 1}/{asked.boots}: ratio {found['ratio']:.2f}", file=sys.stderr)
             if asked.json:
                 asked.json.write_text(json.dumps({"boots": boots, "bare": unwarmed}, indent=1) + "\n")
     show(boots, unwarmed)

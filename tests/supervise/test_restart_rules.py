@@ -35,7 +35,7 @@ async def test_what_was_left_behind_is_cleaned_before_the_next_attempt_and_told(
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    (cache / "lock").touch()
+    (cache / "kernel.part").touch()
 
     def diagnose(_: Outcome) -> Failure:
         return Failure("a stale lock", "retry_after_cleanup")
@@ -43,14 +43,16 @@ async def test_what_was_left_behind_is_cleaned_before_the_next_attempt_and_told(
     supervisor = supervise(state_dir, tiny("dirty", "1:exit-early", cache_dir=cache), diagnose=diagnose)
     document = await supervisor.run("ready", 30.0)
     assert document["services"][0]["attempt"] == 2
-    assert not (cache / "lock").exists()
-    assert f"cleaned before the next attempt: the stale lock {cache / 'lock'}" in texts(state_dir)
+    assert not (cache / "kernel.part").exists()
+    assert f"cleaned before the next attempt: the half-written {cache / 'kernel.part'}" in texts(state_dir)
 
 
 async def test_nothing_is_cleaned_after_another_failure(state_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "lock").touch()
-    await supervise(state_dir, tiny("tidy", "1:exit-early", cache_dir=tmp_path)).run("ready", 30.0)
-    assert (tmp_path / "lock").exists()
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "kernel.part").touch()
+    await supervise(state_dir, tiny("tidy", "1:exit-early", cache_dir=cache)).run("ready", 30.0)
+    assert (cache / "kernel.part").exists()
     assert not any(text.startswith("cleaned") for text in texts(state_dir))
 
 
