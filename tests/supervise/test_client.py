@@ -61,6 +61,14 @@ def test_a_deployment_that_died_says_so(tmp_path: Path) -> None:
         client.find(None, tmp_path).status()
 
 
+def test_a_deployment_that_ended_because_a_service_failed_says_why(tmp_path: Path) -> None:
+    folder = deployment(tmp_path, "rag", alive=None)
+    service = {"name": "llm", "state": "FAILED", "last_failure": {"summary": "exited with status 134"}}
+    (folder / "status.json").write_text(json.dumps({"services": [service]}))
+    with pytest.raises(ToolkitError, match=r"'rag' is not running: 'llm' failed: exited with status 134"):
+        client.find("rag", tmp_path).status()
+
+
 def test_logs_of_the_deployment_that_ran_last_can_be_read(tmp_path: Path) -> None:
     folder = deployment(tmp_path, "rag", alive=None)
     (folder / "logs" / "llm.log").write_text("one\ntwo")

@@ -324,6 +324,14 @@ def _no_answer(folder: StateFolder) -> ToolkitError:
     )
 
 
+def _last_words(folder: StateFolder) -> str:
+    """Which service failed when the last run ended, and why; nothing when none did."""
+    for service in (folder.status() or {}).get("services", ()):
+        if service.get("state") == "FAILED" and (failure := service.get("last_failure")):
+            return f": '{service['name']}' failed: {failure['summary']}"
+    return ""
+
+
 def _not_running(folder: StateFolder, error: OSError) -> ToolkitError:
     if isinstance(error, PermissionError):
         return ToolkitError("the deployment belongs to another user", str(folder.path), code="not_permitted")
@@ -335,7 +343,7 @@ def _not_running(folder: StateFolder, error: OSError) -> ToolkitError:
         return ToolkitError(what, str(folder.path), hint, code="not_running", services=list(left))
     died = f": its supervisor (pid {owner.pid}) died without tidying up" if owner and not owner.alive else ""
     return ToolkitError(
-        f"deployment '{name}' is not running{died}",
+        f"deployment '{name}' is not running{died or _last_words(folder)}",
         str(folder.path),
         "Start it with 'coexist up CONFIG'.",
         code="not_running",
