@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.store.conftest import names
 from toolkit import files
 from toolkit.errors import ToolkitError
-from toolkit.files import disk_errors, read_json, write_atomic
+from toolkit.files import disk_errors, json_object, read_json, write_atomic
 
 
 def test_a_file_is_replaced_with_the_mode_asked_for(tmp_path: Path) -> None:
@@ -115,6 +115,20 @@ def test_no_damaged_json_is_more_than_a_clear_error(tmp_path: Path, content: byt
     path.write_bytes(content)
     with pytest.raises(ToolkitError, match="damaged"):
         read_json(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b"null"])
+def test_what_is_no_json_object_is_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    assert json_object(path) is None
+
+
+def test_a_json_object_is_read_and_what_cannot_be_read_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1}')
+    os.mkfifo(tmp_path / "pipe")
+    assert json_object(tmp_path / "a.json") == {"a": 1}
+    assert all(json_object(path) is None for path in (tmp_path, tmp_path / "none", tmp_path / "pipe"))
 
 
 def test_a_missing_file_is_the_default_or_an_error(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ _FULL_TEXTS = (
     *("os error 28", "os error 27"),
 )
 _MISSING = object()
+_MOST_JSON_BYTES = 64 << 20
 
 
 def write_atomic(path: Path, data: bytes | str, mode: int = 0o600) -> None:
@@ -88,6 +89,15 @@ def read_json(path: Path, default: Any = _MISSING, hint: str | None = None) -> A
         raise ToolkitError(what, place, hint, code="file_damaged") from error
     except (UnicodeDecodeError, RecursionError) as error:
         raise ToolkitError("is damaged: this is no JSON text", str(path), hint, code="file_damaged") from error
+
+
+def json_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object of the file; None when there is none to be read, whatever the reason."""
+    with suppress(OSError, ValueError, RecursionError):
+        if path.is_file() and path.stat().st_size <= _MOST_JSON_BYTES:  # a pipe would be waited for without end
+            found = json.loads(path.read_bytes())
+            return found if isinstance(found, dict) else None
+    return None
 
 
 def fsync(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from toolkit.config import load
 from toolkit.config.load import LoadedRecipe
 from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.errors import ToolkitError
+from toolkit.files import json_object
 from toolkit.plan.need import Need, from_model_config
 from toolkit.runtimes import sglang, transformers, trtllm_served, vllm
 from toolkit.runtimes.generative import Sizes
@@ -50,7 +50,7 @@ def _read(deployment: Deployment, paths: Paths, *, on_gpus: bool) -> dict[str, N
             found[name] = need
             continue
         folder = paths.source(name, service)
-        config = _config(folder) if folder is not None else None
+        config = json_object(folder / "config.json") if folder is not None else None
         if folder is not None and config is not None and (need := _need(config, folder, service, recipe)):
             found[name] = need
     return found
@@ -91,7 +91,7 @@ def _of_checkpoint(recipe: LoadedRecipe, service: Service) -> Need | None:
         return None
     with suppress(ToolkitError):
         folder = load.resolve(recipe.file, recipe.model.checkpoint)
-        config = _config(folder)
+        config = json_object(folder / "config.json")
         if config is not None and config.get("num_hidden_layers") and "mapping" in config:
             kv_algo = (config.get("quantization") or {}).get("kv_cache_quant_algo")
             weights_bytes = sum(path.stat().st_size for path in folder.glob("rank*.safetensors")) or None
@@ -140,10 +140,3 @@ def _of_encoder(config: Mapping[str, Any], weights_bytes: int | None, service: S
         fused_attention=service.attention != "vanilla",
     )
     return replace(need, kv_bytes_per_token=0)
-
-
-def _config(folder: Path) -> Mapping[str, Any] | None:
-    with suppress(OSError, ValueError):
-        found = json.loads((folder / "config.json").read_bytes())
-        return found if isinstance(found, dict) else None
-    return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from toolkit.canaries import CanarySet
 from toolkit.config.load import LoadedDeployment
 from toolkit.config.models import Canary, HttpRequest, Service
 from toolkit.errors import ManyFaultsError, ToolkitError
-from toolkit.files import read_json
+from toolkit.files import json_object
 from toolkit.runtimes import canary_reach, flash, generation_canary
 from toolkit.runtimes.canary_reach import Served
 
@@ -98,7 +97,8 @@ class _Case:
         engine = self.engines.get(self.service.engine or "")
         paths = self.found.engines.get(self.service.engine or "")
         recipe = paths.recipe.model if paths is not None else None
-        return Served(engine.facts if engine is not None else None, recipe, _config(self.folder))
+        config = json_object(self.folder / "config.json") if self.folder is not None else None
+        return Served(engine.facts if engine is not None else None, recipe, config)
 
     @property
     def folder(self) -> Path | None:
@@ -134,13 +134,6 @@ class _Case:
         environment = self.deployment.model.environments.get(self.service.environment or "")
         own = () if environment is not None and environment.image is not None else (self.found.pythons[self.name],)
         return (*own, Path(sys.executable))
-
-
-def _config(folder: Path | None) -> Mapping[str, Any] | None:
-    config: object = None
-    with suppress(ToolkitError):
-        config = read_json(folder / "config.json") if folder is not None else None
-    return config if isinstance(config, dict) else None
 
 
 def _embedding(case: _Case, world: World) -> Mapping[str, Any]:

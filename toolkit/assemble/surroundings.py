@@ -21,6 +21,7 @@ from toolkit.compat.model import (
     Mps,
     TritonModel,
 )
+from toolkit.files import json_object
 
 # Variables of the shell that rules ask about; nothing else is kept of it.
 ASKED = re.compile(r"LD_LIBRARY_PATH|LD_PRELOAD|CUDA_(?:DEVICE_ORDER|VISIBLE_DEVICES|MPS_\w+)|SLURM_\w+|PMIX?_RANK")
@@ -39,7 +40,6 @@ NETWORK = re.compile(
 )
 RANK = re.compile(r"(?:.*_)?(rank\d+\.engine)")
 MAX_ENTRIES = 20_000
-MAX_JSON_BYTES = 64 << 20
 MAX_HEADER_BYTES = 100 << 20  # safetensors' own limit
 MPI_KINDS: tuple[tuple[str, Any], ...] = (
     (r"libmpich|libmpi_?cray|libmpi\.so\.12$", "mpich"),
@@ -58,7 +58,7 @@ def model_folder(folder: Path) -> ModelFolder:
     weights = sorted(folder.glob("*.safetensors"))
     faults = [*_incomplete(folder), *_missing_shards(folder), *filter(None, map(_bad_header, weights))]
     sizes = [size for path in weights if (size := _size(path)) is not None]
-    return ModelFolder(folder, tuple(faults), sum(sizes) or None, _json(folder / "config.json"))
+    return ModelFolder(folder, tuple(faults), sum(sizes) or None, json_object(folder / "config.json"))
 
 
 def _incomplete(folder: Path) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _missing_shards(folder: Path) -> Iterator[str]:
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         return
-    found = _json(index)
+    found = json_object(index)
     names = (found or {}).get("weight_map")
     if not isinstance(names, Mapping):
         yield f"{index.name} cannot be read"
@@ -116,19 +116,11 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    with suppress(OSError, ValueError, RecursionError):
-        if path.is_file() and path.stat().st_size <= MAX_JSON_BYTES:
-            found = json.loads(path.read_bytes())
-            return found if isinstance(found, dict) else None
-    return None
-
-
 def engine_folder(name: str, folder: Path) -> EngineFolder:
     """A built TensorRT-LLM engine as its files tell."""
     config = folder / "config.json"
-    found = _json(config)
-    manifest = _json(folder / "manifest.json")
+    found = json_object(config)
+    manifest = json_object(folder / "manifest.json")
     ranks = {match[1]: path for path in sorted(folder.glob("*.engine")) if (match := RANK.fullmatch(path.name))}
     rows = (manifest or {}).get("files")
     sizes = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from toolkit.environments.layout import is_folder
 from toolkit.environments.model import CondaPackage, Distribution, EntryPoint, Folder, Problem
+from toolkit.files import json_object
 
 MAX_HEADER_BYTES, MAX_RECORD_BYTES = 4 << 20, 64 << 20
 SUFFIXES = (".dist-info", ".egg-info")
@@ -92,7 +92,7 @@ def _read(folder: Path, metadata: Path, problems: list[Problem]) -> Distribution
         raise _BrokenError("no usable name")
     if version is None:
         raise _BrokenError("no version")
-    origin = _json(metadata / "direct_url.json")
+    origin = json_object(metadata / "direct_url.json") or {}
     editable = _editable(origin)
     normal = str(canonicalize_name(name.strip()))
     if editable and not is_folder(editable):
@@ -196,14 +196,6 @@ def conda_packages(prefix: Path) -> tuple[CondaPackage, ...]:
     """What conda says it installed, sorted by name; its records are named ``NAME-VERSION-BUILD.json``."""
     parts = (path.stem.rsplit("-", 2) for path in sorted((prefix / "conda-meta").glob("*-*-*.json")))
     return tuple(CondaPackage(name, version, build) for name, version, build in parts)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read_text(path) or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _read_text(path: Path, limit_bytes: int = MAX_HEADER_BYTES) -> str | None:

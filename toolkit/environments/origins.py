@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -15,12 +13,12 @@ from toolkit.demangle import Abi
 from toolkit.environments import requirements
 from toolkit.environments.evidence import Age
 from toolkit.environments.model import Distribution
+from toolkit.files import json_object
 
 # 'flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-…whl', '0.2.6+pt26cu124', '0.24.1+cu128'
 TORCH_IN_NAME = re.compile(r"(?:torch|pt)(\d)\.?(\d+)(?:\.(\d+))?")
 CUDA_IN_NAME = re.compile(r"cu(?:da)?(\d\d)\d?(?!\d)")
 ABI_IN_NAME = re.compile(r"cxx11abi(TRUE|FALSE)", re.IGNORECASE)
-MAX_RECORD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def _from_name(source: Literal["url", "version"], text: str) -> Origin:
 def _recorded(distribution: Distribution) -> Iterator[Origin]:
     """xformers writes down what it was compiled with."""
     if distribution.name == "xformers":
-        version = _json(distribution.folder / "xformers/cpp_lib.json").get("version")
+        version = (json_object(distribution.folder / "xformers/cpp_lib.json") or {}).get("version")
         if isinstance(version, dict):
             torch, cuda = version.get("torch"), version.get("cuda")
             yield Origin(
@@ -79,15 +77,6 @@ def _recorded(distribution: Distribution) -> Iterator[Origin]:
                 torch if isinstance(torch, str) else None,
                 cuda // 100 if isinstance(cuda, int) else None,
             )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            value = json.loads(file.read(MAX_RECORD_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def age(built_for: str, installed: str | None) -> Age | None:

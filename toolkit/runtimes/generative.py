@@ -1,4 +1,4 @@
-"""What programs that serve a language model in OpenAI's shapes have in common: probes, warm-up, notes. Pure."""
+"""What programs that serve a language model in OpenAI's shapes have in common: probes, warm-up, notes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
+from toolkit.files import json_object
 from toolkit.runtimes import builtin, environment, program_options
 from toolkit.runtimes.base import Assignment, Context, Generation, HttpProbe, Probes
 from toolkit.runtimes.generation_canary import canary_of
@@ -173,10 +174,7 @@ def positions(model_dir: Path | None) -> int | None:
 
 def config_of(model_dir: Path | None) -> Mapping[str, Any]:
     """The model's ``config.json``; empty where there is none to read."""
-    with suppress(OSError, ValueError):
-        found = json.loads((model_dir / "config.json").read_bytes()) if model_dir is not None else None
-        return found if isinstance(found, dict) else {}
-    return {}
+    return (json_object(model_dir / "config.json") if model_dir is not None else None) or {}
 
 
 def needs_gpu(name: str, program: str, instead: str) -> ToolkitError:

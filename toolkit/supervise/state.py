@@ -15,7 +15,7 @@ import filelock
 
 from toolkit import processes
 from toolkit.errors import ToolkitError
-from toolkit.files import publish
+from toolkit.files import json_object, publish
 from toolkit.supervise import logs
 from toolkit.supervise.records import Record, Records
 
@@ -111,7 +111,7 @@ class StateFolder:
 
     def owner(self) -> Owner | None:
         """Who holds or last held the folder; None when it was left tidily."""
-        document = _read_json(self.owner_file)
+        document = json_object(self.owner_file)
         if document is None:
             return None
         try:
@@ -132,7 +132,7 @@ class StateFolder:
 
     def status(self) -> dict[str, Any] | None:
         """The last status that was written, or None."""
-        return _read_json(self.status_file)
+        return json_object(self.status_file)
 
     def append_event(self, document: Mapping[str, Any]) -> None:
         """Adds one event; a single write, so that a crash tears at most the last line. Raises: OSError."""
@@ -181,11 +181,3 @@ def _open_events(path: Path) -> int:
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
     publish(path, json.dumps(document).encode(), durable=False)  # it is written often, and tells of this boot only
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError):
-        return None
-    return document if isinstance(document, dict) else None
