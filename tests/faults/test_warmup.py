@@ -19,6 +19,7 @@ from tests.supervise.conftest import supervise
 from toolkit.config.models import Restart
 from toolkit.errors import ToolkitError
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe, Launch, Probes
+from toolkit.supervise import history
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.supervisor import Supervisor
 from toolkit.warm import prime
@@ -150,6 +151,16 @@ async def test_a_batch_that_does_not_fit_is_told_and_the_rest_is_warm(state_dir:
     run = await Run(state_dir, service({"most": 2}, keys=(1, 8))).to_the_end()
     proof = run.service["proof"]
     assert (proof["keys"], proof["keys_total"], proof["keys_left"]) == (2, 4, ["8x3", "4x3"])
+
+
+async def test_a_second_boot_compiles_nothing_that_the_first_one_did(tmp_path: Path) -> None:
+    cache, file = tmp_path / "cache" / "e", tmp_path / "history.json"
+    compiled = []
+    for boot in ("first", "second"):
+        run = service({"needs": "add"}, cache_dir=cache, history=file, fingerprint="e")
+        compiled.append((await Run(tmp_path / boot, run).to_the_end()).service["proof"]["compiles"]["log"])
+    assert compiled == [1, 0]
+    assert [boot.cache for boot in history.read(file)] == ["cold", "warm"]
 
 
 async def test_a_stale_lock_keeps_nobody_waiting(state_dir: Path, tmp_path: Path) -> None:

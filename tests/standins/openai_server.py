@@ -5,7 +5,8 @@
 ``wrong``, ``failing`` (200 with an error inside), ``refuse_after`` and ``crash_after`` (requests), ``ignore_term``.
 Of streamed answers: ``times_s`` of the first ones, then ``every_s`` in turn; ``empty_s`` of keep-alives and empty
 deltas before the first word; ``compile_on`` (numbers) leaves a kernel in ``TRITON_CACHE_DIR``. ``wait_for`` (a path) to
-be gone comes before everything; ``most`` prompts in one body, more is out of memory.
+be gone comes before everything; ``most`` prompts in one body, more is out of memory. ``needs`` a kernel (a name) that
+it builds when its cache has none.
 """
 
 from __future__ import annotations
@@ -152,11 +153,22 @@ def record(options: dict[str, Any]) -> None:
         whole.replace(target)
 
 
+def build(kernel: str) -> None:
+    """Leaves a kernel in the cache, where none is."""
+    file = Path(os.environ["TRITON_CACHE_DIR"], kernel, "kernel.cubin")
+    if not file.exists():
+        print(f"Building extension module {kernel}...", flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+
+
 def serve(host: str, port: int, model: str, routes: dict[str, str], known: set[str] | None = None) -> None:
     """Answers until TERM; ``routes``: what each path is; ``known``: fields that a request may have (None: any)."""
     server = Standin(host, port, model, routes, known)
     while "wait_for" in server.how and Path(server.how["wait_for"]).exists():
         time.sleep(0.01)
+    if "needs" in server.how:
+        build(server.how["needs"])
     ignores = server.how.get("ignore_term", False)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores else lambda *_: os._exit(0))
     server.serve_forever()

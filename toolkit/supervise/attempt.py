@@ -395,7 +395,7 @@ class Attempt:
         self._proof = await warm.prime(
             running.target, world.http, world.clock, self.run.warmup, self._on_progress,
             watch=running.compiles.look, measure=self._memory,
-            patience_s=max(warm.PATIENCE_S, running.launch.preload_window_s),
+            patience_s=max(warm.PATIENCE_S, self._windows_s.get("PRIME", 0.0)),
         )  # fmt: skip
         guard.cancel()
         self._spent_s["PRIME"] = world.clock.now() - began_s
