@@ -50,6 +50,7 @@ class How:
 
     paths: tuple[str, ...] = (COMPLETIONS,)
     answer: str = " Paris."
+    answer_again: str | None = None  # to a prompt that was asked before
     status: dict[str, tuple[int, int]] = field(default_factory=dict)
     health: int = 200
     delay_s: Callable[[int], float] = lambda _: 0.0
@@ -116,7 +117,9 @@ class Handler(openai_server.Handler):
         elif body["stream"]:
             self.stream("" if how.silent else how.answer)
         else:
-            text = {"message": {"content": how.answer}} if self.path == CHAT else {"text": how.answer}
+            again = sum(asked == (self.path, body) for asked in how.asked) > 1
+            answer = how.answer_again if again and how.answer_again is not None else how.answer
+            text = {"message": {"content": answer}} if self.path == CHAT else {"text": answer}
             self.send(200, {"choices": [text]})
 
     def stream(self, answer: str) -> None:
@@ -295,6 +298,16 @@ def test_a_wrong_canary_is_told_in_the_document(run):
     assert document["canary"] == {"ok": False, "expected": "Paris", "got": "London"}
 
 
+def test_a_canary_that_is_wrong_only_when_it_is_asked_again_is_wrong(run):
+    outcome = run(How(answer_again=" tin can"), "--canary", "2+2=Paris", "--batch", "1", "--lengths", "8")
+    assert outcome.status == 1
+    assert "expected 'Paris', got 'tin can'" in outcome.last
+
+
+def test_the_url_may_stand_alone():
+    assert prewarm.checked(["http://127.0.0.1:8000"]).url == prewarm.checked(["--url", "http://127.0.0.1:8000"]).url
+
+
 def test_a_key_is_sent_from_a_variable_and_never_told(run, monkeypatch):
     monkeypatch.setenv("MY_KEY", "s3cret")
     outcome = run(How(key="s3cret"), "--key-env", "MY_KEY")
@@ -345,6 +358,7 @@ def test_a_wrong_server_of_coexist_is_never_registered(run, monkeypatch):
     ("arguments", "told"),
     [
         ([], "--url"),
+        (["http://h", "--url", "http://h"], "one URL is wanted"),
         (["--url", "127.0.0.1:8000"], "is no address"),
         (["--url", "http://h:99999"], "is no address"),
         (["--url", "http://h", "--timeout", "soon"], "'soon' is no time"),
