@@ -475,3 +475,11 @@ def test_warm_up_stays_within_the_engine_s_limits() -> None:
 def test_traits_say_what_it_cannot_do() -> None:
     assert not RUNTIME.traits.can_drain
     assert RUNTIME.traits.answers_before_ready
+
+
+def test_a_key_of_the_options_file_that_looks_like_a_slip_is_noted() -> None:
+    written = {"kv_cache_confg": {}, "kv_cache_config": {"enable_blok_reuse": True, "use_uvm": True}, "moe_config": {}}
+    notes = "\n".join(launch(model_service(options={"config": written})).notes)
+    assert "'kv_cache_confg' is not known here; did you mean 'kv_cache_config'?" in notes
+    assert "'kv_cache_config.enable_blok_reuse' is not known here; did you mean 'enable_block_reuse'?" in notes
+    assert notes.count("is not known here; did you mean") == 2

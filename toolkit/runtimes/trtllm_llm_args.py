@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import yaml
 
+from toolkit.facts.options import serve_tables
 from toolkit.runtimes import knobs, trtllm_guards
 from toolkit.runtimes.base import Assignment
 from toolkit.runtimes.trtllm_guards import CHUNKED_PREFILL
@@ -16,6 +18,7 @@ from toolkit.runtimes.trtllm_served import Served
 
 FILE_NAME = "llm-api-options.yaml"
 VANILLA = "VANILLA"
+_SLIP = 0.85  # how alike two names are, of 1
 _Number = TypeVar("_Number", int, float)
 
 
@@ -97,6 +100,7 @@ def notes(content: Mapping[str, Any], served: Served, release: Release) -> Itera
     if content:
         shown = yaml.safe_dump(dict(content), sort_keys=False, default_flow_style=True, width=10_000).strip()
         yield f"{FILE_NAME}: {shown}"
+        yield from _slips(content)
     if release.options_file is not None:
         return
     none = f"trtllm-serve {release.version} takes no options file"
@@ -104,3 +108,14 @@ def notes(content: Mapping[str, Any], served: Served, release: Release) -> Itera
         yield f"{none}: block reuse and chunked prefill are off because its engine has no paged context attention"
     elif served.reuse:
         yield f"{none}: whether it reuses blocks is its own default, whatever the recipe says"
+
+
+def _slips(content: Mapping[str, Any]) -> Iterator[str]:
+    """Keys that look like slips of the pen of known ones: TensorRT-LLM ends at a key that it does not know."""
+    for above, known in serve_tables()["llm_keys"]["known"].items():
+        keys = content.get(above) if above else content
+        for key in keys if isinstance(keys, Mapping) else ():
+            near = difflib.get_close_matches(str(key), known, 1, _SLIP)
+            if near and key not in known:
+                place = f"{above}.{key}" if above else key
+                yield f"{FILE_NAME}: '{place}' is not known here; did you mean '{near[0]}'? TensorRT-LLM refuses others"
