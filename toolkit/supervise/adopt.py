@@ -1,19 +1,22 @@
-"""An attempt that another supervisor started, and that serves: it is proven again, not started again."""
+"""What another supervisor started, and serves on: it is found, and proven again instead of started again."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from toolkit.masking import secret_values
 from toolkit.runtimes.base import Launch
-from toolkit.supervise import lifecycle
+from toolkit.supervise import changes, containers, guardian, lifecycle
 from toolkit.supervise.attempt import Attempt
 from toolkit.supervise.groups import Groups
+from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.lifecycle import Failure
 from toolkit.supervise.process import Tree
 from toolkit.supervise.records import Record
 from toolkit.supervise.service import ServiceRun
+from toolkit.supervise.state import Owner, StateFolder
 from toolkit.warm import StageReport, deep
 from toolkit.warm.client import RequestFailedError
 from toolkit.warm.model import PARTS
@@ -80,6 +83,24 @@ class Adoption(Attempt):
         except RequestFailedError as error:
             return None if error.status == _BUSY_STATUS else error.reason
         return None if found is None or found.ok else f"expected '{found.expected}', got '{found.got}'"
+
+
+def take_over(folder: StateFolder, previous: Owner, runs: Mapping[str, ServiceRun]) -> dict[str, Record]:
+    """What serves on although its supervisor died, and is wanted as it is; nothing else of that is left. Blocks."""
+    left = folder.left()
+    adopted = {name: each for name, each in left.items() if name in runs and _is_wanted(each, runs[name])}
+    spared = [record.name for record in adopted.values()]
+    guardian.kill_all(cookie_prefix(previous.cookie).encode(), spared, previous.group)
+    containers.remove_left((run.container for run in runs.values() if run.container), previous.cookie)
+    folder.records.remove_all(but=adopted)
+    groups = Groups.left(previous.group, previous.cookie)
+    if groups is not None and not adopted:
+        groups.close()
+    return adopted
+
+
+def _is_wanted(record: Record, run: ServiceRun) -> bool:
+    return changes.same_process(record.spec, run.spec)
 
 
 def _launch(run: ServiceRun, record: Record) -> Launch:

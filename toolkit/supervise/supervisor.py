@@ -10,7 +10,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import aiohttp
 
 from toolkit import warm
 from toolkit.affinity import wrap as pin_and_exec
-from toolkit.errors import NotReadyInTimeError, ToolkitError
+from toolkit.errors import ToolkitError
 from toolkit.host import gpu_use as devices
 from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
@@ -30,22 +30,22 @@ from toolkit.supervise import (
     document,
     failures,
     gates,
-    guardian,
     lifecycle,
+    not_ready,
     ports,
     process,
-    stage_parts,
     telemetry,
 )
-from toolkit.supervise.adopt import Adoption
+from toolkit.supervise.adopt import Adoption, take_over
 from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Keep, Reserve, World, Wrap
 from toolkit.supervise.changes import Changes
+from toolkit.supervise.chronicle import Chronicle
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
 from toolkit.supervise.groups import Groups
-from toolkit.supervise.guard import Guard, cookie_prefix
+from toolkit.supervise.guard import Guard
 from toolkit.supervise.journal import Journal
-from toolkit.supervise.lifecycle import Compiled, Drifted, Event, Instance, Log, Moved, Refused, State
+from toolkit.supervise.lifecycle import Event, Instance, State
 from toolkit.supervise.look import GpuUse
 from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.records import Record
@@ -53,10 +53,7 @@ from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.state import Owner, StateFolder
 from toolkit.supervise.status_writer import StatusWriter
-from toolkit.supervise.telemetry import Telemetry
 from toolkit.supervise.watch import DEEP_S
-from toolkit.units import format_duration
-from toolkit.warm.compiles import Compile
 
 _LOG = logging.getLogger(__name__)
 WATCH_S = 5.0
@@ -120,7 +117,6 @@ class Supervisor:
         )  # fmt: skip
         self._find_groups = find_groups
         self._environ = environ
-        self._telemetry: Telemetry = telemetry.Nowhere()
         self._reload, self._reloading = reload, asyncio.Lock()
         self._leaving, self._gone = set[str](), set[str]()  # what is removed: until it has ended, and then
         self._on_change = on_change or (lambda _: None)
@@ -168,9 +164,10 @@ class Supervisor:
     async def _open(self) -> None:
         previous = self._folder.open(self.deployment)
         self._cleanup.callback(lambda: self._folder.close(self._heir_of))
-        self._telemetry = telemetry.find(self._environ, self.deployment, self._calendar.unix_s, self._say)
-        self._cleanup.push_async_callback(self._telemetry.close)
-        adopted = await asyncio.to_thread(self._take_over, previous) if previous else {}
+        spans = telemetry.find(self._environ, self.deployment, self._calendar.unix_s, self._say)
+        self._cleanup.push_async_callback(spans.close)
+        self._chronicle = Chronicle(self._journal, self._metrics, spans, self._clock)
+        adopted = await asyncio.to_thread(take_over, self._folder, previous, self._runs) if previous else {}
         self._heir_of = previous if adopted else None
         wanted = [run.ports() for run in self._runs.values() if run.name not in adopted]
         ports.ensure_free({name: port for each in wanted for name, port in each.items()})
@@ -190,22 +187,6 @@ class Supervisor:
         self._heir_of = None  # from here on we take them down
         await self._cleanup.enter_async_context(self._writer)
         self._cleanup.push_async_callback(_cancelled, asyncio.create_task(self._keep_house()))
-
-    def _take_over(self, previous: Owner) -> dict[str, Record]:
-        """What serves on although its supervisor died, and is wanted as it is; nothing else of that is left."""
-        left = self._folder.left()
-        adopted = {name: each for name, each in left.items() if name in self._runs and self._is_wanted(each)}
-        spared = [record.name for record in adopted.values()]
-        guardian.kill_all(cookie_prefix(previous.cookie).encode(), spared, previous.group)
-        containers.remove_left(self._containers(), previous.cookie)
-        self._folder.records.remove_all(but=adopted)
-        groups = Groups.left(previous.group, previous.cookie)
-        if groups is not None and not adopted:
-            groups.close()
-        return adopted
-
-    def _is_wanted(self, record: Record) -> bool:
-        return changes.same_process(record.spec, self._runs[record.service].spec)
 
     def _adopt(self, records: Mapping[str, Record]) -> None:
         """Each begins at once, whatever its gates say: its process is there, and somebody must answer for it."""
@@ -278,7 +259,8 @@ class Supervisor:
         try:
             await asyncio.wait_for(self._until(self._ready_or_never), timeout_s)
         except asyncio.TimeoutError:
-            raise self._not_ready(timeout_s or 0.0) from None
+            reasons = document.not_ready(self._gates, self._instances, self.activity(), self._clock.now())
+            raise not_ready.in_time(timeout_s or 0.0, reasons, self._folder, self.snapshot()) from None
         self._raise_if_failed()
 
     def _ready_or_never(self) -> bool:
@@ -303,32 +285,7 @@ class Supervisor:
     def _raise_if_failed(self) -> None:
         failed = self._failed()
         if failed and not self._stopping:
-            raise self._failure(failed)
-
-    def _failure(self, failed: Sequence[Instance]) -> ToolkitError:
-        first = next((each for each in failed if not _is_consequence(each)), failed[0])
-        record = first.last_failure
-        summary, advice = (record.failure.summary, record.failure.advice) if record else ("it failed", None)
-        return ToolkitError(
-            f"'{first.name}' failed: {summary}",
-            str(self._folder.log(first.name)),
-            advice or f"'coexist logs {first.name}' shows its output.",
-            code=record.failure.kind if record else "service_failed",
-            services=[each.name for each in failed],
-            **_diagnosis(first),
-            status=self.snapshot(),
-        )
-
-    def _not_ready(self, timeout_s: float) -> NotReadyInTimeError:
-        reasons = document.not_ready(self._gates, self._instances, self.activity(), self._clock.now())
-        return NotReadyInTimeError(
-            f"not ready after {format_duration(timeout_s)}: {'; '.join(reasons)}",
-            str(self._folder.logs),
-            "See 'coexist logs'; '--timeout' gives more time.",
-            code="not_ready",
-            reasons=list(reasons),
-            status=self.snapshot(),
-        )
+            raise not_ready.failed(failed, self._folder, self.snapshot())
 
     async def close(self) -> None:
         """Stops everything in reverse order of dependence; when it returns, nothing of the deployment is left."""
@@ -545,52 +502,14 @@ class Supervisor:
         before = self._instances[name]
         after, actions = lifecycle.step(before, event, self._clock.now())
         self._instances[name] = after
-        if isinstance(event, lifecycle.Spawned) and after is not before:
-            self._journal.tell("spawned", name, event.attempt, pid=event.pid, log_start_bytes=event.log_start_bytes)
-        if after is not before and isinstance(event, (lifecycle.Loaded, lifecycle.Proven)):
-            self._tell_parts(after)
+        if after is not before:
+            self._chronicle.happened(event, after)
         for action in actions:
-            self._tell_or_perform(before, action)
+            if not self._chronicle.told(action, before, after):
+                self._attempts[name].perform(action)
         if after.attempt != before.attempt:
             self._attempts[name] = self._attempt(name, after.attempt)
         self._guard.spare(attempt.name for attempt in self._attempts.values() if attempt.kept)
-
-    def _tell_parts(self, instance: Instance) -> None:
-        """What the parts of the stage that is over took."""
-        found = stage_parts.of(instance)
-        for part in found:
-            if part.stage is found[-1].stage:
-                facts = {**asdict(part), "stage": part.stage.value, "part": part.name}
-                del facts["name"]
-                self._journal.tell("part", instance.name, instance.attempt, **facts)
-
-    def _trace(self, before: Instance, moved: Moved) -> None:
-        """A start that came to its end, good or bad, as spans."""
-        if moved.target is State.SERVING:
-            self._telemetry.send(telemetry.of_attempt(self._instances[before.name], self._clock.now()))
-        elif moved.target is State.DRAINING and moved.source in lifecycle.STARTING:
-            self._telemetry.send(telemetry.of_attempt(self._instances[before.name], self._clock.now(), moved.reason))
-
-    def _tell_or_perform(self, instance: Instance, action: lifecycle.Action) -> None:
-        name, number = instance.name, instance.attempt
-        if isinstance(action, Log):
-            self._journal.tell("log", name, number, text=action.text)
-        elif isinstance(action, Drifted):
-            self._metrics.count(name, action)
-            self._journal.tell("drift", name, number, text=action.text)
-        elif isinstance(action, Compiled):
-            self._metrics.count(name, action)
-            for each in action.new or (Compile("unknown", action.count),):
-                self._journal.tell("late_compile", name, number, **asdict(each), total=action.count)
-        elif isinstance(action, (Moved, Refused)):
-            self._metrics.count(name, action)
-            if isinstance(action, Moved):
-                self._trace(instance, action)
-            kind = "transition" if isinstance(action, Moved) else "illegal_transition"
-            arrow = {"from": action.source.value, "to": action.target.value}
-            self._journal.tell(kind, name, number, **arrow, reason=action.reason)
-        else:
-            self._attempts[name].perform(action)
 
     def _changed(self) -> None:
         self._writer.note()
@@ -604,19 +523,6 @@ class Supervisor:
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             await self._change.wait()
-
-
-def _diagnosis(instance: Instance) -> dict[str, Any]:
-    """Why it failed, as a person is told it."""
-    if instance.last_failure is None:
-        return {}
-    found = instance.last_failure.failure
-    names = {"class": found.kind, "verdict": found.verdict, "culprit": found.culprit, "line": found.line}
-    return {"diagnosis": names}
-
-
-def _is_consequence(instance: Instance) -> bool:
-    return instance.last_failure is not None and instance.last_failure.failure.kind == "dependency"
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
