@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -7,7 +9,8 @@ from aiohttp import web
 
 from tests.warm.conftest import DONE, HEADERS, TOKEN, FakeClock, Server, delta
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe
-from toolkit.warm import Progress, Target, WarmupError, prime
+from toolkit.warm import Memory, Progress, Target, WarmupError, prime
+from toolkit.warm.compiles import Seen
 from toolkit.warm.prime import MIN_PROBES, STEADY_WITHIN_S
 
 Make = Callable[..., Target]
@@ -263,3 +266,55 @@ async def test_a_fixed_canary_request_must_contain_its_text(server: Server, targ
 async def test_without_generation_or_canary_nothing_is_claimed(target: Make, http, clock, told):
     proof = await prime(target(canary=None, generation=None), http, clock, "full", told.append)
     assert (proof.canary, proof.first_token_ms, proof.p50_ms) == (None, (), None)
+
+
+async def test_a_built_in_server_s_keys_are_told_while_they_run(
+    server: Server, target: Make, http, clock, told, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sys.modules["toolkit.warm.prime"], "KEYS_POLL_S", 0.01)
+    asked = asyncio.Event()
+
+    async def before(request: web.Request) -> web.StreamResponse | None:
+        if request.path == "/v1/warmup":
+            await asked.wait()
+        if request.path == "/v1/warmup/keys":
+            asked.set()
+            return web.json_response({"keys": ["a", "b", "c"], "done": ["a", "b"], "compiled": []})
+        return None
+
+    server.before = before
+    proof = await prime(target(), http, clock, "full", told.append)
+    assert "key 2 of 3" in [progress.what for progress in told]
+    assert proof.coverage.ran == ("prefill:64", "decode:1")
+
+
+async def test_a_compile_that_only_others_see_starts_the_proof_again(server: Server, target: Make, http, clock, told):
+    looks = [Seen({"triton": 1, "nvrtc": None}), Seen({"triton": 2, "nvrtc": None}, {"triton": "AB/add"})]
+
+    async def watch() -> Seen:
+        return looks.pop(0) if len(looks) > 1 else looks[0]
+
+    proof = await prime(target(), http, clock, "full", told.append, watch=watch)
+    assert server.streams == 14
+    assert any("triton: 1 (AB/add)" in progress.what for progress in told)
+    assert proof.compiles.document() == {"triton": 2, "nvrtc": "unobservable"}
+    assert proof.compile_events is None
+
+
+async def test_what_each_part_took_and_added_is_told(server: Server, target: Make, http, clock, told):
+    held = iter([Memory(100, 7), Memory(150, 7), Memory(150, 9), Memory(140, 9)])
+
+    async def measure() -> Memory:
+        return next(held)
+
+    proof = await prime(target(), http, clock, "full", told.append, measure=measure)
+    assert proof.host_bytes == {"compile": 50, "canary": 0, "proof": -10}
+    assert proof.gpu_bytes == {"compile": 0, "canary": 2, "proof": 0}
+    assert proof.parts["proof"] == pytest.approx(0.28)
+
+
+async def test_patience_is_as_long_as_its_caller_says(server: Server, target: Make, http, clock: FakeClock, told):
+    server.statuses = [503] * 10_000
+    with pytest.raises(WarmupError):
+        await prime(target(), http, clock, "full", told.append, patience_s=10.0)
+    assert 110 <= clock.now_s < 115
