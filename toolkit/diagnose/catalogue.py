@@ -1,11 +1,11 @@
-"""patterns.yaml, read once and compiled: which rule looks at which line."""
+"""patterns.yaml, read once: which rule looks at which line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,17 @@ _LEVELS = {"info": Level.INFO, "warning": Level.WARNING, "error": Level.ERROR}
 
 @dataclass(frozen=True)
 class Rule:
-    """Expressions for the lines that hold one of ``needles``."""
+    """Expressions for the lines that hold one of ``needles``; ``texts`` is what they are written as."""
 
     order: int
     name: str
     needles: tuple[str, ...]
-    expressions: tuple[re.Pattern[str], ...]
+    texts: tuple[str, ...]
+
+    @cached_property
+    def expressions(self) -> tuple[re.Pattern[str], ...]:
+        """Compiled when the first line concerns this rule: most logs concern few of some hundreds."""
+        return tuple(re.compile(text, re.IGNORECASE | re.MULTILINE) for text in self.texts)
 
     def search(self, line: Line) -> re.Match[str] | None:
         """The first expression that matches the message."""
@@ -134,7 +139,7 @@ def load() -> Catalogue:
 
 
 def parse(data: Mapping[str, Any]) -> Catalogue:
-    """The catalogue of the parsed file. Raises KeyError or re.error for a faulty one."""
+    """The catalogue of the parsed file; its rules compile when they are met. Raises KeyError for a faulty one."""
     rules: list[Rule] = []
     for group in ("benign", "echo", "unavailable", "ready", "shutdown", "start", "quoting"):
         rules += [Mark(len(rules) + i, group, *_search(entry)) for i, entry in enumerate(data["marks"][group])]
@@ -153,9 +158,8 @@ def parse(data: Mapping[str, Any]) -> Catalogue:
     return Catalogue(tuple(rules), combinations, progress, gone, suspicious, needles)
 
 
-def _search(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[re.Pattern[str], ...]]:
-    expressions = entry["expr"] if isinstance(entry["expr"], list) else [entry["expr"]]
-    return tuple(entry["needles"]), tuple(re.compile(text, re.IGNORECASE | re.MULTILINE) for text in expressions)
+def _search(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(entry["needles"]), tuple(entry["expr"] if isinstance(entry["expr"], list) else [entry["expr"]])
 
 
 def _pattern(order: int, entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> Pattern:
