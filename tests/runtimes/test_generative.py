@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -248,13 +249,27 @@ def test_a_slice_needs_a_release_that_reads_uuids(pythons: Any, model: Path):
     assert launch(asked("vllm"), model, pythons["vllm", "0.33.9"], on_slice).env["CUDA_VISIBLE_DEVICES"] == SLICE
 
 
-def test_without_a_gpu_only_a_build_for_cpus_runs(pythons: Any, model: Path, tmp_path: Path):
-    error = refusal(asked("vllm", gpus=0), model, pythons["vllm", "0.33.9"], CPUS)
-    assert (error.code, error.where) == ("needs_gpu", "services.llm.gpus")
+def test_without_a_gpu_a_build_that_is_not_for_cpus_is_told(pythons: Any, model: Path, tmp_path: Path):
+    def told(program: str, python: Any) -> bool:
+        made = launch(asked(program, gpus=0), model, python, CPUS)
+        assert made.env["CUDA_VISIBLE_DEVICES"] == ""
+        return any("the plan gives it no GPU" in note for note in made.notes)
+
+    assert told("vllm", pythons["vllm", "0.33.9"])
+    assert told("sglang", pythons["sglang", "0.4.9"])
     python = environments.make(tmp_path / "cpu", "vllm", "0.33.9", version="0.33.9+cpu")
-    env = launch(asked("vllm", gpus=0), model, python, CPUS).env
-    assert (env["CUDA_VISIBLE_DEVICES"], env["VLLM_CPU_OMP_THREADS_BIND"]) == ("", "0-2")
-    assert refusal(asked("sglang", gpus=0), model, pythons["sglang", "0.4.9"], CPUS).code == "needs_gpu"
+    assert not told("vllm", python)
+    assert launch(asked("vllm", gpus=0), model, python, CPUS).env["VLLM_CPU_OMP_THREADS_BIND"] == "0-2"
+
+
+def test_metadata_alone_tell_what_is_installed_and_options_go_on_unchecked(model: Path, tmp_path: Path):
+    python = environments.make(tmp_path / "env", "vllm", "0.33.9")
+    for folder in (tmp_path / "env").rglob("site-packages/vllm"):
+        shutil.rmtree(folder)
+    made = launch(asked("vllm", options={"whatever": 1}), model, python, gpus())
+    assert (Path(made.argv[0]).name, made.argv[1]) == ("vllm", "serve")
+    assert made.argv[-2:] == ("--whatever", "1")
+    assert any("they are passed on unchecked" in note for note in made.notes)
 
 
 def test_ranks_are_as_many_as_devices(pythons: Any, model: Path):

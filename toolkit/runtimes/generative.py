@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,14 +177,10 @@ def config_of(model_dir: Path | None) -> Mapping[str, Any]:
     return (json_object(model_dir / "config.json") if model_dir is not None else None) or {}
 
 
-def needs_gpu(name: str, program: str, instead: str) -> ToolkitError:
-    """The refusal of a service without GPUs; ``instead``: what would run without."""
-    return ToolkitError(
-        f"{program} runs on a GPU, and the service asks for none",
-        f"services.{name}.gpus",
-        f"Write 'gpus: 1', use {instead}, or runtime 'transformers'.",
-        code="needs_gpu",
-    )
+def without_gpu(assignment: Assignment, program: str) -> Iterator[str]:
+    """What to say of a service without GPUs whose program has builds for CPUs, which not all of them are."""
+    if not assignment.device_uuids:
+        yield f"the plan gives it no GPU, and {program} needs one unless it is a build for CPUs"
 
 
 def visible(assignment: Assignment, *, uuids: bool) -> str:

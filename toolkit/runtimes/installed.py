@@ -32,7 +32,7 @@ def program(
         return _unseen(name, python, declared)
     found, folder = environment.find(name), environment.package_folder(name)
     packages = {each.name: each.version or "" for each in environment.distributions}
-    version = found.version if found is not None and folder is not None else None
+    version = found.version if found is not None else None
     options = _table(name, version, folder, files, read) if version and folder else None
     return Program(name, version, python, "installed", options, packages, tuple(_notes(name, version, options)))
 

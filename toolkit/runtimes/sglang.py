@@ -60,8 +60,6 @@ class SglangRuntime:
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
         generative.check(name, service)
-        if service.gpus.size == 0:
-            raise generative.needs_gpu(name, "SGLang", "a program for CPUs")
         if service.attention in ("fa2", "vanilla"):
             raise ToolkitError(
                 f"SGLang has no attention '{service.attention}'",
@@ -191,5 +189,6 @@ def _env(context: Context, assignment: Assignment) -> dict[str, str]:
 
 
 def _notes(assignment: Assignment) -> Iterator[str]:
-    if generative.least(map(knobs.sglang_mem_fraction_static, assignment.memory)) is None:
+    yield from generative.without_gpu(assignment, "SGLang")
+    if assignment.device_uuids and generative.least(map(knobs.sglang_mem_fraction_static, assignment.memory)) is None:
         yield "its share of the memory is SGLang's own default: what it needs beside the KV cache is not known"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -88,12 +89,14 @@ class VllmRuntime:
             module_only = facts.server_does(NAME, "serve_command", found.version) is False
             return found if module_only else replace(found, executable=python.parent / NAME)
         script = next((each.path for each in environment.scripts if each.name == NAME), None)
-        return replace(found, executable=script or python, features=_features(environment))
+        beside = script or python.parent / NAME
+        executable = beside if os.access(beside, os.X_OK) else python
+        return replace(found, executable=executable, features=_features(environment))
 
     def launch(self, context: Context, assignment: Assignment) -> Launch:
         """The process for this service on these resources.
 
-        Raises: ToolkitError when its release cannot do what is asked, or needs a GPU and has none.
+        Raises: ToolkitError when its release cannot do what is asked.
         """
         program, service = installed.of(context), context.service
         _check_devices(context, assignment, program)
@@ -197,8 +200,6 @@ def _features(environment: Environment) -> dict[str, bool]:
 
 
 def _check_devices(context: Context, assignment: Assignment, program: Program) -> None:
-    if not assignment.device_uuids and not is_cpu_build(program):
-        raise generative.needs_gpu(context.name, "vLLM", "a build of vLLM for CPUs (version …+cpu)")
     named = context.deployment.environments.get(context.service.environment or "")
     in_image = named is not None and named.image is not None
     if generative.on_slices(assignment) and not takes_uuids(program) and not in_image:
@@ -254,6 +255,8 @@ def _env(context: Context, assignment: Assignment, program: Program, attention: 
 
 
 def _notes(assignment: Assignment, program: Program) -> Iterator[str]:
+    if not is_cpu_build(program):
+        yield from generative.without_gpu(assignment, "vLLM")
     if assignment.device_uuids and not takes_uuids(program):
         yield "its GPUs are named by index: this release may not read UUIDs"
     if generative.least(map(knobs.vllm_kv_cache_bytes, assignment.memory)) is None and assignment.device_uuids:
