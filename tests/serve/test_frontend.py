@@ -218,7 +218,7 @@ async def test_warm_up_runs_every_bucket(tmp_path: Path) -> None:
         _, ran = await client.post("/v1/warmup", {"mode": "full"}, client.token)
         _, after = await client.get("/v1/warmup/keys")
         _, single = await client.post("/v1/warmup", {"mode": "single"}, client.token)
-    assert keys == {"keys": ["1x12", "4x12"], "done": []}
+    assert keys == {"keys": ["1x12", "4x12"], "done": [], "compiled": []}
     assert ran["keys"] == keys["keys"]
     assert after["done"] == keys["keys"]
     assert single["keys"] == ["1x12"]
