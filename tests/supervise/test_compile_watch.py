@@ -12,12 +12,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from tests.supervise.conftest import service_of, state_of, tiny, tiny_probes, until
+from toolkit.runtimes.base import HttpProbe
 from toolkit.supervise import compile_watch
 from toolkit.supervise.compile_watch import CacheFolder, Compilers, CompileWatch, LogLines, folders
 from toolkit.supervise.logs import LogView
 from toolkit.warm import Target
+from toolkit.warm.compiles import Compile, since
 
 
 def kernel(folder: Path, name: str) -> None:
@@ -197,3 +200,30 @@ def _get(port: int, path: str) -> None:
     import urllib.request  # noqa: PLC0415
 
     urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).read()
+
+
+async def test_a_built_in_servers_compiles_are_named_by_its_libraries_own_keys(tmp_path: Path) -> None:
+    compiled: list[str] = []
+
+    async def stage(_: web.Request) -> web.Response:
+        return web.json_response({"stage": "serving", "compile_events": len(compiled)})
+
+    async def keys(_: web.Request) -> web.Response:
+        return web.json_response({"keys": [], "done": [], "compiled": compiled})
+
+    app = web.Application()
+    app.add_routes([web.get("/v1/stage", stage), web.get("/v1/warmup/keys", keys)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    tree: Any = type("Tree", (), {"pid": os.getpid(), "beside": ()})()
+    target = Target(f"http://127.0.0.1:{runner.addresses[0][1]}", tiny_probes(stage=HttpProbe("/v1/stage")))
+    log = LogView(tmp_path / "none.log", 0)
+    async with aiohttp.ClientSession() as http:
+        watch = CompileWatch.of(target, http, tree, log, env={}, cache_dir=None, on_gpu=False)
+        compiled.append("_flash_attn_fwd.compile_cache: (64, 'bf16')")
+        before = await watch.look()
+        compiled.append("_flash_attn_fwd.compile_cache: (128, 'bf16')")
+        assert since(before, await watch.look()) == (Compile("counter", 1, compiled[-1]),)
+        await runner.cleanup()
+        assert (await watch.look()).counts["counter"] is None

@@ -157,19 +157,14 @@ class CompileWatch:
 
     async def look(self) -> Seen:
         """Everything that is seen now."""
-        counter = await self._counter()
+        counted = {COUNTER: await self._counter()} if self.target.probes.stage is not None else {}
         seen = await asyncio.to_thread(self._outside)
-        counts = {COUNTER: counter, **seen.counts}
-        newest = dict(seen.newest) | ({COUNTER: self._counter_newest} if self._counter_newest else {})
-        return Seen({name: count for name, count in counts.items() if name != COUNTER or self._counts}, newest)
+        named = {COUNTER: self._counter_newest} if self._counter_newest else {}
+        return Seen({**counted, **seen.counts}, {**named, **seen.newest})
 
     def glance(self) -> None:
         """Notes the compilers that run now."""
         self.compilers.count()
-
-    @property
-    def _counts(self) -> bool:
-        return self.target.probes.stage is not None
 
     def _outside(self) -> Seen:
         sources = {"compilers": self.compilers, "log": self.lines, **self.folders}
@@ -178,8 +173,7 @@ class CompileWatch:
         return Seen({**counts, **({_IN_PROCESS: None} if self.on_gpu else {})}, newest)
 
     async def _counter(self) -> int | None:
-        if not self._counts:
-            return None
+        """What the server counts itself; None: it does not answer."""
         try:
             counter = await compile_events(Client(self.target, self.http))
             await self._name_keys(counter)
