@@ -15,6 +15,7 @@ from toolkit.assemble import (
     adoption,
     beside,
     build_machine,
+    diagnosis,
     engines,
     first,
     fused_answers,
@@ -263,7 +264,8 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
                 supervisor = _supervisor(again, noted, told, on_change)
                 await supervisor.start()
                 try:
-                    yield supervisor
+                    async with diagnosis.read_ahead(supervisor):
+                        yield supervisor
                 finally:
                     await supervisor.close()
     finally:
