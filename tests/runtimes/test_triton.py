@@ -509,3 +509,10 @@ def test_the_release_of_the_back_end_is_what_is_installed_or_declared() -> None:
     assert found is not None
     assert (found.version, found.packages["tensorrt-llm"], found.origin) == ("24.11", "0.15.0", "declared")
     assert str(found.executable) == "tritonserver", "PATH has it beside the interpreter, or the image's own"
+
+
+def test_a_service_without_gpus_is_noted_as_one_that_needs_them(tmp_path: Path) -> None:
+    engine(tmp_path / "engine")
+    made = launch(tmp_path, engine_service(gpus=0), gpus=0)
+    assert made.env["CUDA_VISIBLE_DEVICES"] == ""
+    assert any("the plan gives it no GPU" in note for note in made.notes)

@@ -85,7 +85,7 @@ def _engine_fault(name: str, service: Service, given: triton_options.Given) -> T
     if service.engine is None:
         return None
     ranks = service.tp_size * service.pp_size
-    if service.gpus.size != ranks:
+    if service.gpus.size not in (0, ranks):
         what = f"tp_size {service.tp_size} x pp_size {service.pp_size} is {ranks} ranks, not {service.gpus.size} GPUs"
         return ToolkitError(what, f"services.{name}.gpus", f"Write 'gpus: {ranks}'.", code="world_size")
     if given.fill and given.backend_dir is None:

@@ -227,6 +227,8 @@ class Job:
             yield "which TensorRT-LLM serves is not known: 'environments.NAME.versions: {tensorrt-llm: V}' says it"
         if "kv_cache_free_gpu_mem_fraction" not in self._engine.settings():
             yield "its memory need is not known: the KV cache takes the back end's own share of what is free (0.9)"
+        if not self.assignment.device_uuids:
+            yield "the plan gives it no GPU, and TensorRT-LLM needs one"
         if self._world_size > 1 and self._in_container:
             yield "ranks in a container are not pinned one by one: they share its CPUs"
 
