@@ -643,6 +643,12 @@ def test_a_config_that_speaks_of_absurd_ranks_is_told_in_few_words() -> None:
     assert "engine-world-size" not in findings(negative)
 
 
+def test_a_service_that_asks_for_no_gpu_is_told_that_alone() -> None:
+    found = findings(serving(engine(), gpus=0))
+    assert "engine-world-size" not in found
+    assert found["gpu-not-asked"].severity == "warning"
+
+
 @pytest.mark.parametrize(
     "unread",
     [{"read": False}, {"problems": (Problem("interpreter_is_script", "python"),)}],

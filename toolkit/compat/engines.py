@@ -157,7 +157,8 @@ def ranks(case: Case) -> Iterator[Hit]:
         size, mapping = world_size(engine), _section(engine, "pretrained_config", "mapping")
         others = {
             "its service asks for": role.ranks,
-            "its service has GPUs": role.service.gpus.size if role.service else 0,
+            # A service that asks for none is told so by a rule of its own.
+            "its service has GPUs": (role.service.gpus.size if role.service else 0) or size,
             "its folder has rank files": len(engine.ranks),
         }
         wrong = [f"{text}: {number}" for text, number in others.items() if size and number != size]
