@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError, UsageError
+from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError, UsageError, of_document
 
 
 def test_an_error_reads_where_what_and_next_step() -> None:
@@ -21,6 +21,26 @@ def test_each_kind_of_error_has_its_exit_code() -> None:
 
 def test_details_travel_into_the_error() -> None:
     assert ToolkitError("x", code="port", resource="port", needed=8001).details == {"resource": "port", "needed": 8001}
+
+
+def test_a_fault_told_of_another_place_keeps_all_else() -> None:
+    error = ToolkitError("a", "f:1", "Do b.", code="port", needed=1).at("g:2")
+    assert (error.what, error.where, error.hint, error.code, error.details) == (
+        "a",
+        "g:2",
+        "Do b.",
+        "port",
+        {"needed": 1},
+    )
+
+
+@pytest.mark.parametrize("faults", [1, 2])
+def test_an_error_that_was_told_as_json_is_the_same_again(faults: int) -> None:
+    told = ManyFaultsError(tuple(ToolkitError("a", f"f:{n}", "Do b.", code="c") for n in range(faults)))
+    document = {"code": told.code, "what": told.what, "where": told.where, "hint": told.hint, **told.details}
+    again = of_document(document)
+    assert str(again) == str(told)
+    assert (again.code, again.details) == ("c", told.details)
 
 
 def test_one_fault_is_told_as_itself() -> None:

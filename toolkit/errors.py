@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -36,6 +37,10 @@ class ToolkitError(Exception):
         hint = f"{stop} {self.hint}" if self.hint else ""
         return f"{place}{self.what}{hint}"
 
+    def at(self, where: str | None) -> ToolkitError:
+        """The same fault, told of another place."""
+        return ToolkitError(self.what, where, self.hint, code=self.code, **self.details)
+
 
 class UsageError(ToolkitError):
     """The command line itself is wrong."""
@@ -67,3 +72,10 @@ class ManyFaultsError(ToolkitError):
 
     def __str__(self) -> str:
         return "\n".join(str(error) for error in self.errors)
+
+
+def of_document(error: Mapping[str, Any]) -> ToolkitError:
+    """The error that another coexist told as JSON."""
+    if len(faults := error.get("faults", ())) > 1:
+        return ManyFaultsError(tuple(ToolkitError(**fault, code=error["code"]) for fault in faults))
+    return ToolkitError(**error)

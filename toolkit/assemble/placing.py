@@ -44,7 +44,7 @@ def placed(deployment: LoadedDeployment, fault: ToolkitError, otherwise: str | N
     key = fault.where or otherwise
     if key is None or _KEY_PATH.fullmatch(key) is None:
         return fault
-    return ToolkitError(fault.what, deployment.where(key), fault.hint, code=fault.code, **fault.details)
+    return fault.at(deployment.where(key))
 
 
 def _ask(deployment: LoadedDeployment, ask: Callable[[str], T], name: str) -> T:

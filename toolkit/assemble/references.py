@@ -235,5 +235,4 @@ def _no_reference(why: str) -> ToolkitError:
 
 def _placed(case: _Case, fault: ToolkitError) -> ToolkitError:
     """The fault where the service would say what is right."""
-    where = case.deployment.where(f"services.{case.name}.canary")
-    return ToolkitError(fault.what, where, fault.hint, code=fault.code, **fault.details)
+    return fault.at(case.deployment.where(f"services.{case.name}.canary"))

@@ -55,7 +55,7 @@ async def _loads(stage: Stage, clock: SystemClock, load_s: float, say: Callable[
     async with aiohttp.ClientSession(trust_env=False) as http:
         for planned in stage.plan.services:
             say(f"load on {planned.name}")
-            probes = launches.launch(stage, planned.name, "-").probes
+            probes = launches.launch(stage, planned.name, launches.OPENS_NOTHING).probes
             target = Target(f"http://127.0.0.1:{planned.port}", probes)
             if (came := await load.run(target, http, clock, load_s)) is not None:
                 found[planned.name] = came

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from toolkit.warm import steady
 
 JITTER_WINDOW_S = 5.0
 BIN_S = 0.25
@@ -24,9 +25,7 @@ class At:
 
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The nearest-rank percentile; None of nothing, and where ``share`` needs more values than there are."""
-    if not values or len(values) < needed(share):
-        return None
-    return sorted(values)[max(0, math.ceil(round(share * len(values), 9)) - 1)]
+    return steady.percentile(values, share) if len(values) >= needed(share) else None
 
 
 def needed(share: float) -> int:

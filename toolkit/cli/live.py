@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from toolkit import workflow
+from toolkit import errors, workflow
 from toolkit.assemble.launches import Stage
 from toolkit.cli import again, deadline, interruption, output, picture
 from toolkit.config import load
@@ -153,7 +153,8 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=answer, stderr=err, start_new_session=True)
         document = _answer_or_stop(child, answer, log)
     if "error" in document:
-        output.error(_told(document["error"], log), as_json)
+        told = errors.of_document(document["error"])
+        output.error(told if told.where or isinstance(told, ManyFaultsError) else told.at(str(log)), as_json)
         return child.wait()
     if as_json:
         output.document(document)
@@ -162,12 +163,6 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
         output.line(f"ready: {document['control']}/readyz")
         output.line(f"{name} runs in the background (pid {child.pid}). See 'coexist status'; 'coexist down' stops it.")
     return 0
-
-
-def _told(error: dict[str, Any], log: Path) -> ToolkitError:
-    if "faults" in error:
-        return ManyFaultsError(tuple(ToolkitError(**fault, code=error["code"]) for fault in error["faults"]))
-    return ToolkitError(**{**error, "where": error["where"] or str(log)})
 
 
 def _answer_or_stop(child: subprocess.Popen[bytes], answer: IO[bytes], log: Path) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
+from toolkit import errors
+from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
 from toolkit.names import nearest
 from toolkit.supervise import guardian, log_reader
@@ -283,15 +284,8 @@ def _ask(
     finally:
         connection.close()
     if "error" in document:
-        raise _told(document["error"])
+        raise errors.of_document(document["error"])
     return document
-
-
-def _told(error: dict[str, Any]) -> ToolkitError:
-    faults = error.get("faults", ())
-    if len(faults) > 1:
-        return ManyFaultsError(tuple(ToolkitError(**fault, code=error["code"]) for fault in faults))
-    return ToolkitError(**error)
 
 
 def _send(

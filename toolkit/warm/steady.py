@@ -51,7 +51,8 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     """The nearest-rank percentile (``share`` in 0-1); None of nothing."""
     if not values:
         return None
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    # 0.07 of 100 is a little more than 7 as a float.
+    return sorted(values)[max(0, math.ceil(round(share * len(values), 9)) - 1)]
 
 
 def _near(ms: float, best_ms: float) -> bool:
