@@ -27,6 +27,7 @@ from typing import Any
 import aiohttp
 import yaml
 
+from toolkit.runtimes import environment
 from toolkit.warm import prompts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +35,9 @@ COEXIST = Path(sys.executable).with_name("coexist")
 TRANSFORMERS = Path(sys.executable).with_name("transformers")
 OPTIONS = {"continuous-batching": True, "cb-num-blocks": 64}
 BARE_REQUESTS = 12
+# Threads that spin would be measured too: both sides have what coexist gives its services.
+CORES = str(len(os.sched_getaffinity(0)))
+SAME_AS_SERVICES = {**environment.FIXED, **dict.fromkeys(environment.THREAD_COUNTS, CORES)}
 
 
 def free_port() -> int:
@@ -71,7 +75,7 @@ def boot(model: Path, environ: dict[str, str], folder: Path) -> dict[str, Any] |
 def started(model: Path, port: int) -> subprocess.Popen[bytes]:
     argv = [str(TRANSFORMERS), "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     return subprocess.Popen(
-        [*argv, "--continuous-batching", "--cb-num-blocks", "64"], env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        [*argv, "--continuous-batching", "--cb-num-blocks", "64"], env={**os.environ, **SAME_AS_SERVICES},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 
@@ -118,12 +122,14 @@ async def first_token_ms(http: aiohttp.ClientSession, url: str, model: str, numb
 
 
 def show(boots: list[dict[str, Any]], unwarmed: list[dict[str, Any]]) -> None:
-    ratios = [each["ratio"] for each in boots]
-    middle = statistics.median
-    steady_ms = middle(each["steady_ms"] for each in boots)
     for each in unwarmed:
         times = ", ".join(f"{ms:.0f}" for ms in each["first_token_ms"])
         print(f"without coexist: /health after {each['health_s']:.1f} s, then first tokens after {times} ms")
+    if not boots:
+        return
+    ratios = [each["ratio"] for each in boots]
+    middle = statistics.median
+    steady_ms = middle(each["steady_ms"] for each in boots)
     print(
         f"{len(boots)} boots: first unseen request over steady: median {middle(ratios):.2f}, worst {max(ratios):.2f}; "
         f"within 1.25: {sum(ratio <= 1.25 for ratio in ratios)}; steady {steady_ms:.1f} ms; "
@@ -141,6 +147,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the numbers here too, after each boot")
     asked = parser.parse_args()
     unwarmed = [bare(asked.model) for _ in range(asked.bare)]
+    if asked.json:
+        asked.json.write_text(json.dumps({"boots": [], "bare": unwarmed}, indent=1) + "\n")
     boots: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -43,7 +43,7 @@ async def test_slow_first_requests_are_waited_out(server: Server, target: Make, 
 
 
 async def test_times_that_never_settle_end_the_attempt(server: Server, target: Make, http, clock, told):
-    server.times_ms = [40, 400] * 200
+    server.times_ms = [40, 400] * 600
     started_s = clock.now_s
     error = await fails(target(), http, clock, told)
     assert error.code == "never_steady"
@@ -52,7 +52,7 @@ async def test_times_that_never_settle_end_the_attempt(server: Server, target: M
 
 
 async def test_a_slow_server_gets_enough_probes_to_become_steady(server: Server, target: Make, http, clock, told):
-    server.times_ms = [4000, 8000] * 100
+    server.times_ms = [8000, 16000] * 100
     assert (await fails(target(), http, clock, told)).code == "never_steady"
     assert server.streams == MIN_PROBES
 

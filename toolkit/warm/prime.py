@@ -35,9 +35,10 @@ from toolkit.warm.walk import Key
 RETRY_S = 0.5
 # A program whose ready path answers too early gets this long to answer its first request.
 PATIENCE_S = 120.0
-# How long a server may take to become steady: both must be used up. A busy host disturbs single probes for seconds.
+# How long a server may take to become steady: both must be used up. A busy host disturbs probes for minutes, and a new
+# attempt would meet the same host.
 MIN_PROBES = 24
-STEADY_WITHIN_S = 60.0
+STEADY_WITHIN_S = 180.0
 MAX_ROUNDS = 4
 TOLD_PROBES = 64
 KEYS_POLL_S = 1.0
