@@ -86,3 +86,39 @@ def test_of_a_service_that_was_tried_again_the_last_attempt_is_looked_at(coexist
     assert coexist("diagnose", log, "--json").document["class"] == "port_in_use"  # a file is read as it is
     log.write_text("OSError: [Errno 98] Address already in use\n")  # rotated since: all that is there
     assert coexist("diagnose", "llm", "--json").document["class"] == "port_in_use"
+
+
+FAILURE = {"class": "exit", "verdict": "stop", "summary": "exited with status 1", "culprit": "nosuchmod",
+           "line": "No module named 'nosuchmod'", "advice": "Install it.", "attempt": 2}  # fmt: skip
+
+
+def left_behind(tmp_path: Path, log: str, **service: object) -> None:
+    told = {"name": "llm", "attempt": 2, "last_failure": None, **service}
+    path = service_log(tmp_path, "rag", "llm", log)
+    (path.parents[1] / "status.json").write_text(json.dumps({"schema": 1, "services": [told]}))
+
+
+def test_where_the_log_alone_says_nothing_the_supervisor_is_believed(coexist, tmp_path):
+    left_behind(tmp_path, "one line\n", state="FAILED", last_failure=FAILURE)
+    found = coexist("diagnose", "llm", "--json").document
+    assert (found["class"], found["culprit"], found["advice"]) == ("exit", "nosuchmod", "Install it.")
+    assert coexist("diagnose", "llm", "--exit-code", "137", "--json").document["class"] == "host_oom"
+
+
+def test_a_log_that_says_why_goes_before_what_the_supervisor_said(coexist, tmp_path):
+    left_behind(tmp_path, UNDEFINED, state="FAILED", last_failure=FAILURE)
+    assert coexist("diagnose", "llm", "--json").document["class"] == "abi_mismatch"
+
+
+def test_a_service_that_was_stopped_on_request_did_not_fail(coexist, tmp_path):
+    left_behind(tmp_path, "one line\n", state="STOPPED", last_failure={**FAILURE, "attempt": 1})
+    found = coexist("diagnose", "llm", "--json").document
+    assert (found["class"], found["verdict"]) == ("stopped", "none")
+
+
+def test_a_service_that_is_starting_is_waited_for_unless_its_supervisor_is_gone(coexist, tmp_path, monkeypatch):
+    left_behind(tmp_path, "", state="PRELOAD")
+    assert coexist("diagnose", "llm", "--json").document["verdict"] == "stop"
+    monkeypatch.setattr("toolkit.cli.diagnose._is_alive", lambda state: True)
+    found = coexist("diagnose", "llm", "--json").document
+    assert (found["class"], found["verdict"]) == ("healthy", "wait")

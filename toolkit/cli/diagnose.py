@@ -8,7 +8,7 @@ import platform
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,10 @@ def diagnose_command(
     if follow and target.path is not None:
         _follow(target, target.path, context, as_json)
         return
-    data, found = _read(target, Ending(exit_code, oom_killed), context, keep=bundle_file is not None)
+    ending = Ending(exit_code, oom_killed)
+    data, found = _read(target, ending, context, keep=bundle_file is not None)
+    if found.kind == "unknown" and ending == Ending():
+        found = _remembered(target, found)
     _show(found, as_json)
     if bundle_file is not None:
         _write_bundle(bundle_file, data, found, plan or target.status, host)
@@ -117,6 +120,24 @@ def _serves(target: _Target) -> bool:
     """Whether the log is of a service that is SERVING now, whatever was written on the way there."""
     services = target.status["services"] if target.status and target.goes_on() else []
     return any(each["name"] == target.service and each["state"] == "SERVING" for each in services)
+
+
+def _remembered(target: _Target, found: Diagnosis) -> Diagnosis:
+    """What the supervisor, who saw how the last attempt went, knows better than a log without a cause."""
+    services = target.status["services"] if target.status else []
+    service = next((each for each in services if each["name"] == target.service), None)
+    if service is None:
+        return found
+    failure = service["last_failure"]
+    if service["state"] in ("INIT", "PRELOAD", "PRIME") and target.goes_on():
+        why = f"'{target.service}' is in {service['state']}, and its log names no cause to worry."
+        return replace(found, kind="healthy", verdict="wait", summary=why, advice="Wait; '-f' tells every change.")
+    if service["state"] in ("FAILED", "BACKOFF", "STOPPED") and failure and failure["attempt"] == service["attempt"]:
+        return Diagnosis(failure["class"], failure["verdict"], failure["summary"], failure["advice"],
+                         culprit=failure["culprit"], line=failure["line"])  # fmt: skip
+    if service["state"] == "STOPPED":
+        return Diagnosis("stopped", "none", f"'{target.service}' was stopped; it did not fail.", "Nothing to do.")
+    return found
 
 
 def _is_alive(state: StateFolder) -> bool:
