@@ -68,12 +68,12 @@ def test_its_processes_are_found_through_the_engine_and_its_end_by_label_before_
     assert containers.pids(container) == ()
 
 
-def test_what_another_supervisor_left_is_removed_but_for_what_is_kept_or_others(docker: Engine, tmp_path: Path) -> None:
+def test_what_another_supervisor_left_is_removed_but_for_that_of_others(docker: Engine, tmp_path: Path) -> None:
     container = container_of(docker, tmp_path)
-    ended, kept, foreign = (start(container, *of) for of in (("1",), ("2",), ("1", "f" * 16)))
-    containers.remove_left([container], COOKIE, kept=[f"{COOKIE}.llm.2"])
+    ended, foreign = (start(container, *of) for of in (("1",), ("1", "f" * 16)))
+    containers.remove_left([container], COOKIE)
     assert ended.wait(10) == 128 + 9
-    assert (kept.poll(), foreign.poll()) == (None, None)
+    assert foreign.poll() is None
 
 
 def test_an_engine_that_is_gone_is_told(docker: Engine, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ async def test_a_guardian_removes_them_when_its_supervisor_vanishes_and_not_when
     assert client.poll() is None
     guard = containers.Guard(COOKIE, [container])
     assert not guard.keep()
-    assert guard._process is not None
-    containers._close(guard._process)  # as the kernel does when the supervisor is killed
+    (guardian,) = guard._guardians.values()
+    containers._close(guardian)  # as the kernel does when the supervisor is killed
     await asyncio.to_thread(client.wait, 10)
     await until(lambda: docker.processes() == [])
     await until(guard.keep)
@@ -107,6 +107,19 @@ async def test_a_guardian_removes_them_when_its_supervisor_vanishes_and_not_when
 async def test_without_containers_there_is_no_guardian() -> None:
     guard = containers.Guard(COOKIE, [])
     assert not guard.keep()
+    await guard.dismiss()
+
+
+async def test_a_container_that_comes_later_is_guarded_too(docker: Engine, tmp_path: Path) -> None:
+    container = container_of(docker, tmp_path)
+    guard = containers.Guard(COOKIE, [])
+    client = start(container, "1")
+    guard.cover([container])
+    guard.cover([container])  # once is enough
+    (guardian,) = guard._guardians.values()
+    containers._close(guardian)
+    assert await asyncio.to_thread(client.wait, 10) == 128 + 9
+    await until(guard.keep)
     await guard.dismiss()
 
 

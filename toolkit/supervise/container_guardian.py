@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 CLIENT_TIMEOUT_S = 20.0
 LIMIT_S = 60.0
@@ -30,26 +30,21 @@ def ids(program: str, label: str, env: Mapping[str, str]) -> set[str]:
     return set(client(program, "ps", "-a", "-q", "--no-trunc", "--filter", f"label={label}", env=env).split())
 
 
-def remove(
-    program: str, label: str, env: Mapping[str, str], limit_s: float = LIMIT_S, spared: Collection[str] = ()
-) -> str | None:
-    """Kills and removes every container with this ``NAME=VALUE``; None when none is left, else why not.
-
-    ``spared``: labels whose containers may live.
-    """
+def remove(program: str, label: str, env: Mapping[str, str], limit_s: float = LIMIT_S) -> str | None:
+    """None once every container with this ``NAME=VALUE`` is killed and removed, else why not."""
     deadline, quiet = time.monotonic() + limit_s, 0
     while True:
-        left = _remove_seen(program, label, env, spared)
+        left = _remove_seen(program, label, env)
         quiet = 0 if left else quiet + 1
         if quiet == QUIET_LOOKS or (left and time.monotonic() > deadline):
             return left
         time.sleep(0.05)
 
 
-def _remove_seen(program: str, label: str, env: Mapping[str, str], spared: Collection[str]) -> str | None:
+def _remove_seen(program: str, label: str, env: Mapping[str, str]) -> str | None:
     """What was there; None: nothing."""
     try:
-        found = ids(program, label, env) - {each for other in spared for each in ids(program, other, env)}
+        found = ids(program, label, env)
         if found:
             client(program, "rm", "-f", *sorted(found), env=env)
     except subprocess.CalledProcessError as error:

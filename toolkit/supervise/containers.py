@@ -62,11 +62,10 @@ def remove_now(container: Container, attempt_cookie: str) -> None:
     remove(container, attempt_cookie, _LAST_LIMIT_S)
 
 
-def remove_left(used: Iterable[Container], deployment_cookie: str, kept: Collection[str] = ()) -> None:
-    """Removes what an earlier supervisor left behind, but for the attempts (by cookie) that are kept. Blocks."""
-    spared = [f"{ATTEMPT}={cookie}" for cookie in kept]
+def remove_left(used: Iterable[Container], deployment_cookie: str) -> None:
+    """Removes what an earlier supervisor left behind. Blocks."""
     for program, env in clients(used).items():
-        guardian.remove(program, f"{DEPLOYMENT}={deployment_cookie}", env, _LIMIT_S, spared)
+        guardian.remove(program, f"{DEPLOYMENT}={deployment_cookie}", env, _LIMIT_S)
 
 
 def clients(used: Iterable[Container]) -> Mapping[str, Mapping[str, str]]:
@@ -95,37 +94,44 @@ def _ids(container: Container, attempt_cookie: str) -> Collection[str]:
 
 
 class Guard:
-    """A guardian of containers that runs; without containers there is none."""
+    """A guardian for each program that runs containers of the deployment; without containers there is none."""
 
     def __init__(self, deployment_cookie: str, used: Iterable[Container]) -> None:
-        found = clients(used)
-        label = f"{DEPLOYMENT}={deployment_cookie}"
-        self._argv = [sys.executable, "-I", "-S", str(_PROGRAM), label, *found]
-        self._env = {name: value for env in found.values() for name, value in env.items()}
-        self._process = self._start() if found else None
+        self._label = f"{DEPLOYMENT}={deployment_cookie}"
+        self._clients: dict[str, Mapping[str, str]] = {}
+        self._guardians: dict[str, subprocess.Popen[bytes]] = {}
+        self.cover(used)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def cover(self, used: Iterable[Container]) -> None:
+        """From now on these containers are removed, too, when we are gone. Raises: ToolkitError."""
+        for program, env in clients(used).items():
+            if program not in self._guardians:
+                self._clients[program] = env
+                self._guardians[program] = self._start(program)
+
+    def _start(self, program: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-I", "-S", str(_PROGRAM), self._label, program]
         return process.start(
-            self._argv, env=self._env, cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL,
+            argv, env=self._clients[program], cwd=Path("/"), stdin=subprocess.PIPE, output=subprocess.DEVNULL,
             dies_with_us=False,
         )  # fmt: skip
 
     def keep(self) -> bool:
-        """True when the guardian was gone and a new one was started."""
-        if self._process is None or process.poll(self._process) is None:
-            return False
-        _close(self._process)
-        self._process = self._start()
-        return True
+        """True when a guardian was gone and a new one was started."""
+        gone = [program for program, each in self._guardians.items() if process.poll(each) is not None]
+        for program in gone:
+            _close(self._guardians[program])
+            self._guardians[program] = self._start(program)
+        return bool(gone)
 
     async def dismiss(self) -> None:
-        """Tells it that all was stopped in good order, and reaps it."""
-        if self._process is None or self._process.stdin is None:
-            return
-        with contextlib.suppress(OSError):
-            os.write(self._process.stdin.fileno(), b"done\n")
-        _close(self._process)
-        while process.poll(self._process) is None:  # noqa: ASYNC110 (no event tells a child's end everywhere)
+        """Tells them that all was stopped in good order, and reaps them."""
+        for each in self._guardians.values():
+            if each.stdin is not None:
+                with contextlib.suppress(OSError):
+                    os.write(each.stdin.fileno(), b"done\n")
+            _close(each)
+        while any(process.poll(each) is None for each in self._guardians.values()):  # noqa: ASYNC110 (no event tells it everywhere)
             await asyncio.sleep(0.005)
 
 

@@ -23,7 +23,6 @@ from toolkit.errors import ToolkitError
 from toolkit.host import gpu_use as devices
 from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
-from toolkit.runtimes.base import Container
 from toolkit.supervise import (
     changes,
     containers,
@@ -202,11 +201,10 @@ class Supervisor:
     def _start_guards(self, cookie: str, groups: Groups | None) -> None:
         self._guard = Guard(cookie, groups)
         self._cleanup.push_async_callback(self._guard.dismiss)
-        self._container_guard = containers.Guard(cookie, self._containers())
+        self._container_guard = containers.Guard(
+            cookie, (run.container for run in self._runs.values() if run.container)
+        )
         self._cleanup.push_async_callback(self._container_guard.dismiss)
-
-    def _containers(self) -> list[Container]:
-        return [run.container for run in self._runs.values() if run.container]
 
     async def _open_control(self) -> None:
         control = Control(self, self._journal)
@@ -356,6 +354,7 @@ class Supervisor:
 
     def apply(self, services: Sequence[ServiceRun], on_death: OnDeath = "kill") -> Changes:
         """What was different: from now on these services are wanted. Only what is different is restarted."""
+        self._container_guard.cover(run.container for run in services if run.container)
         found = self.compare(services)
         self._world = replace(self._world, keeps=on_death == "keep")
         with contextlib.suppress(OSError):  # a full disk: what it says of our death is as old as the last one written
