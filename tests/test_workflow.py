@@ -77,6 +77,16 @@ def nothing(_: object) -> None:
     return None
 
 
+@pytest.mark.parametrize(("fresh_s", "looks"), [(float("inf"), 1), (0.0, 2)])
+def test_preparing_looks_at_the_host_again_only_once_what_was_seen_is_old(stage, tmp_path, monkeypatch, fresh_s, looks):
+    machine, seen = stage(web={}).host, []
+    monkeypatch.setattr(workflow, "this_host", lambda: seen.append(machine) or machine)
+    monkeypatch.setattr(workflow, "_HOST_IS_FRESH_S", fresh_s)
+    prepared = workflow.prepare(load.deployment(tmp_path / "deploy.yaml"), Home(tmp_path / "home"), nothing)
+    assert [service.name for service in prepared.plan.services] == ["web"]
+    assert len(seen) == looks
+
+
 def told(stage: Stage, kind: str) -> list[dict]:
     return [event for event in read_events(stage.home.state("gpus") / "events.jsonl") if event["kind"] == kind]
 

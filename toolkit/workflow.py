@@ -1,8 +1,9 @@
-"""The main job as one page: load, plan, build, launch. The command line and the bench call nothing below this."""
+"""The main job as one page: load, plan, build, launch."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -51,13 +52,14 @@ from toolkit.plan import document as plan_json
 from toolkit.plan import planner
 from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
-from toolkit.runtimes.base import Launch
+from toolkit.runtimes.base import Launch, Program
 from toolkit.store import Entry, Store, Use
 from toolkit.supervise import client, notify, ports
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
 Report = Callable[[str], None]
+_HOST_IS_FRESH_S = 5.0  # who holds memory and CPUs changes while something is built or recorded
 
 
 def this_host() -> Host:
@@ -83,7 +85,7 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
 def _stage_to_show(deployment: LoadedDeployment, host: Host, found: paths.Paths, home: Home) -> Stage:
     """Everything that launches are made of, with nothing built; of a recorded host's environments nothing is read."""
     made = make_plan(deployment, host, found)
-    described = {} if host.recorded else described_engines(deployment, found, home)
+    described = {} if host.recorded else described_engines(deployment, found, home, host)
     programs = installed(deployment.model, found.pythons, os.environ, here=not host.recorded)
     return Stage(deployment.model, host, made, found, home, described, {}, os.environ, programs)
 
@@ -146,15 +148,23 @@ def _refusal(finding: CheckFinding) -> ToolkitError:
 
 
 def build_engines(
-    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report
-) -> dict[str, BuiltEngine]:
-    """Every engine of the deployment, made or reused."""
-    built = {}
+    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report, host: Host
+) -> dict[str, Engine]:
+    """Every engine of the deployment, made or reused; the host is looked at again once something was built."""
+    ready: dict[str, Engine] = {}
+    machine: engines.AskMachine = partial(build_machine.of, host)
     for name, wanted in engines.of_deployment(deployment, found).items():
-        built[name] = engines.ensure(wanted, store, report, this_build_machine)
-        if built[name].reused:
-            report(f"reused {built[name].path}")
-    return built
+        built = engines.ensure(wanted, store, report, machine)
+        ready[name] = _engine(built)
+        if built.reused:
+            report(f"reused {built.path}")
+        else:
+            machine = this_build_machine
+    return ready
+
+
+def _engine(built: BuiltEngine) -> Engine:
+    return Engine(built.path, built.fingerprint, built.info)
 
 
 def build_file(
@@ -198,11 +208,11 @@ def adopt_engine(
     return adopt(folder, Store(home.root), around, name)
 
 
-def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home) -> dict[str, Engine]:
+def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home, host: Host) -> dict[str, Engine]:
     """Where each engine is or will be; nothing is built."""
-    store, wanted = Store(home.root), engines.of_deployment(deployment, found)
-    described = {name: engines.describe(each, store, this_build_machine) for name, each in wanted.items()}
-    return {name: Engine(each.path, each.fingerprint, each.info) for name, each in described.items()}
+    store, machine = Store(home.root), partial(build_machine.of, host)
+    wanted = engines.of_deployment(deployment, found)
+    return {name: _engine(engines.describe(each, store, machine)) for name, each in wanted.items()}
 
 
 def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
@@ -215,34 +225,44 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     check_runtimes(deployment)
     folder = StateFolder(home.state(deployment.model.name))
     folder.refuse_running(deployment.model.name)
-    host = this_host()
+    host, found = this_host(), paths.find(deployment, Store(home.root))
     # Before a long build: does it fit at all, and would its programs take what they are to be given?
-    stage = _stage_to_show(deployment, host, paths.find(deployment, Store(home.root)), home)
+    stage = _stage_to_show(deployment, host, found, home)
     check_programs(deployment, launches_of(deployment, stage))
-    return _prepared(deployment, home, report, host, folder.left())
+    return _prepared(deployment, home, report, host, found, programs=stage.programs, running=folder.left())
 
 
 def _prepared(
-    deployment: LoadedDeployment, home: Home, report: Report, host: Host, running: Mapping[str, Running]
+    deployment: LoadedDeployment,
+    home: Home,
+    report: Report,
+    host: Host,
+    found: paths.Paths,
+    *,
+    programs: Mapping[str, Program | None],
+    running: Mapping[str, Running],
 ) -> Stage:
     """The stage; of the services that run, those that are wanted as they are stay where they are."""
-    store = Store(home.root)
-    found = paths.find(deployment, store)
-    check(deployment, host, home, report)
-    built = build_engines(deployment, found, store, report)
-    ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
-    world = references.this_world(home.references, store.hash_cache)
-    recorded = references.of_deployment(deployment, found, ready, world, report)
-    host = this_host()  # a build may have taken long
+    looked_s = time.monotonic()
+    ready, recorded = _made(deployment, home, report, host, found)
+    host = host if time.monotonic() - looked_s < _HOST_IS_FRESH_S else this_host()
     prints = launches.fingerprints(ready)
     wanted = {name: kept.spec(deployment.model, found, prints, name) for name in deployment.model.services}
     made = make_plan(deployment, host, found, kept.still_wanted(running, wanted))
-    programs = installed(deployment.model, found.pythons, os.environ)
     stage = Stage(deployment.model, host, made, found, home, ready, recorded, os.environ, programs)
-    check_programs(
-        deployment, launches_of(deployment, stage)
-    )  # what is not there, or cannot do what is asked, says so now
+    check_programs(deployment, launches_of(deployment, stage))  # what cannot do what is asked says so now
     return stage
+
+
+def _made(
+    deployment: LoadedDeployment, home: Home, report: Report, host: Host, found: paths.Paths
+) -> tuple[dict[str, Engine], dict[str, Mapping[str, Any]]]:
+    """Engines by name and right answers by service, made or reused, of a deployment that passes the check."""
+    store = Store(home.root)
+    check(deployment, host, home, report)
+    ready = build_engines(deployment, found, store, report, host)
+    world = references.this_world(home.references, store.hash_cache)
+    return ready, references.of_deployment(deployment, found, ready, world, report)
 
 
 @asynccontextmanager
@@ -276,7 +296,9 @@ def _again(home: Home, config: Path, running: Mapping[str, Running]) -> Stage:
     """The stage of another file for the deployment that runs here."""
     deployment = load.deployment(config)
     check_runtimes(deployment)
-    return _prepared(deployment, home, lambda _: None, this_host(), running)
+    found = paths.find(deployment, Store(home.root))
+    programs = installed(deployment.model, found.pythons, os.environ)
+    return _prepared(deployment, home, lambda _: None, this_host(), found, programs=programs, running=running)
 
 
 def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Supervisor:
@@ -312,12 +334,7 @@ def redeploy_running(config: Path, home: Home, report: Report) -> dict[str, Any]
     """
     deployment = load.deployment(config)
     check_runtimes(deployment)
-    store = Store(home.root)
-    found = paths.find(deployment, store)
-    check(deployment, this_host(), home, report)
-    built = build_engines(deployment, found, store, report)
-    ready = {name: Engine(engine.path, engine.fingerprint, engine.info) for name, engine in built.items()}
-    references.of_deployment(deployment, found, ready, references.this_world(home.references, store.hash_cache), report)
+    _made(deployment, home, report, this_host(), paths.find(deployment, Store(home.root)))
     return client.reload(home.state(deployment.model.name), config)
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psutil
 
-from toolkit.assemble.paths import EnginePaths
 from toolkit.build.trtllm_machine import BuildGpu, Machine
-from toolkit.config import load
-from toolkit.config.load import LoadedDeployment
-from toolkit.errors import ToolkitError
 from toolkit.host.model import Gpu, Holder, Host
 
 _DRIVER = "driver"
@@ -43,15 +37,3 @@ def _held_by(holders: tuple[Holder, ...]) -> tuple[str, ...]:
 
 def _pid(holder: Holder) -> str:
     return f" (pid {holder.pid})" if holder.pid is not None else ""
-
-
-def engine_as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
-    """The recipe and interpreter of an engine for a look at what would be; the interpreter need not be there."""
-    use, environments = deployment.model.engines[name], deployment.model.environments
-    python = environments[use.environment].interpreter if use.environment else Path(sys.executable)
-    if use.recipe is None:
-        what = "an adopted engine is what it is: it cannot be looked at as built by another release"
-        where = deployment.where(f"engines.{name}.adopted")
-        raise ToolkitError(what, where, "Remove --trtllm-version, or name another with --engine.", code="adopted")
-    recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
-    return EnginePaths(load.recipe(recipe), python)

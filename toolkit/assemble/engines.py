@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit import build
-from toolkit.assemble import adopted, adoption, build_machine, paths
+from toolkit.assemble import adopted, adoption, paths
 from toolkit.assemble.paths import EnginePaths, Paths
 from toolkit.build import BuiltEngine
 from toolkit.build.trtllm_adopt import Surroundings
@@ -66,8 +66,17 @@ def _of_recipe(file: Path) -> dict[str, Wanted]:
 
 def _of_deployment(file: Path, what_if: bool) -> dict[str, Wanted]:
     deployment = load.deployment(file)
-    look = build_machine.engine_as_written if what_if else paths.engine
+    look = _as_written if what_if else paths.engine
     return {name: _wanted(deployment, name, look(deployment, name)) for name in deployment.model.engines}
+
+
+def _as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
+    """Of an engine for a look at what another release would build."""
+    if deployment.model.engines[name].recipe is None:
+        what = "an adopted engine is what it is: it cannot be looked at as built by another release"
+        where = deployment.where(f"engines.{name}.adopted")
+        raise ToolkitError(what, where, "Remove --trtllm-version, or name another with --engine.", code="adopted")
+    return paths.engine_as_written(deployment, name, Path(sys.executable))
 
 
 def _wanted(deployment: LoadedDeployment, name: str, engine: EnginePaths) -> Wanted:

@@ -57,24 +57,30 @@ def as_written(deployment: LoadedDeployment) -> Paths:
     Raises: ManyFaultsError with the faults of the recipes that are here.
     """
     faults: list[ToolkitError] = []
-    services, environments = deployment.model.services, deployment.model.environments
+    services, environments, own = deployment.model.services, deployment.model.environments, Path("python3")
     pythons = {
-        name: environments[service.environment].interpreter if service.environment else Path("python3")
+        name: environments[service.environment].interpreter if service.environment else own
         for name, service in services.items()
     }
     models = {name: service.model for name, service in services.items()}
     named = deployment.model.engines
-    engines = {name: collect(faults, partial(_engine_as_written, deployment, name)) for name in named}
+    engines = {name: collect(faults, partial(engine_as_written, deployment, name, own)) for name in named}
     if wrong := tuple(fault for fault in faults if fault.code != "not_found"):
         raise ManyFaultsError(wrong)
     return Paths(pythons, _present(models), _present(engines))
 
 
-def _engine_as_written(deployment: LoadedDeployment, name: str) -> EnginePaths:
-    use = deployment.model.engines[name]
+def engine_as_written(deployment: LoadedDeployment, name: str, own: Path) -> EnginePaths:
+    """The recipe of an engine, and its interpreter, which need not be there; ``own``: where none is named.
+
+    Raises: ToolkitError, ManyFaultsError as ``config.load.recipe`` does.
+    """
+    use, environments = deployment.model.engines[name], deployment.model.environments
+    interpreter = environments[use.environment].interpreter if use.environment else own
     if use.recipe is None:
-        return EnginePaths(adopted.recipe(deployment, use, None), Path("python3"))
-    return EnginePaths(load.recipe(load.resolve(deployment.file, use.recipe)), Path("python3"))
+        return EnginePaths(adopted.recipe(deployment, use, None), interpreter)
+    recipe = load.resolve(deployment.file, use.recipe, deployment.where(f"engines.{name}.recipe"))
+    return EnginePaths(load.recipe(recipe), interpreter)
 
 
 def find(deployment: LoadedDeployment, store: Store | None = None) -> Paths:
