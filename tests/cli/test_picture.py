@@ -74,6 +74,13 @@ def test_first_request_is_shown_beside_steady_ones_and_the_canary_in_one_line():
     assert "Paris. More" in row
 
 
+def test_a_page_as_canary_is_cut_and_a_wrong_answer_is_not():
+    page = {"ok": True, "expected": "Directory", "got": "<html> " + "word " * 40}
+    assert "word word …" in drawn(picture.first_tokens(status(service(canary=page))))
+    wrong = drawn(picture.first_tokens(status(service(canary={**page, "ok": False}))))
+    assert wrong.count("word") == 40
+
+
 def test_unknown_times_are_dashes():
     unknown = {"first": None, "p50": None, "p99": None}
     text = drawn(picture.first_tokens(status(service(first_token_ms=unknown))))

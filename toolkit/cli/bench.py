@@ -72,7 +72,7 @@ def cold_start_command(
 
 def _show(document: dict[str, Any]) -> None:
     console = output.console()
-    for table in (_starts(document), _first_tokens(document), _rows(document), _targets(document)):
+    for table in (_starts(document), _first_tokens(document), _loads(document), _rows(document), _targets(document)):
         if table.row_count:
             console.print(table)
             console.print()
@@ -98,18 +98,25 @@ def _starts(document: dict[str, Any]) -> Table:
 
 
 def _first_tokens(document: dict[str, Any]) -> Table:
-    headings = ("condition", "service", "first", "P50", "P90", "P99", "steady", "first/steady", "rate", "to 80%", "RSS")
-    table = _table("first token after READY (ms), load and memory", *headings)
+    headings = ("condition", "service", "first", "P50", "P90", "P99", "steady", "first/steady")
+    table = _table("first token after READY (ms)", *headings)
     for condition in document["conditions"]:
         for service in condition["services"]:
-            times, load = service["first_token_ms"], service["load"]
+            times = service["first_token_ms"]
             cells = (_number(times[key]) for key in ("first", "p50", "p90", "p99"))
+            ratio = _number(service["first_over_steady"], 2)
+            table.add_row(condition["name"], service["name"], *cells, _number(service["steady_ms"]), ratio)
+    return table
+
+
+def _loads(document: dict[str, Any]) -> Table:
+    table = _table("load and memory", "condition", "service", "rate", "to 80%", "RSS")
+    for condition in document["conditions"]:
+        for service in condition["services"]:
+            load = service["load"]
             rate = f"{_number(load['per_s'])} {load['unit']}/s" if load else "-"
-            table.add_row(
-                condition["name"], service["name"], *cells, _number(service["steady_ms"]),
-                _number(service["first_over_steady"], 2), rate, _duration(load["to_80_percent_s"] if load else None),
-                f"{_number(service['resident_mib'])} MiB",
-            )  # fmt: skip
+            climb = _duration(load["to_80_percent_s"] if load else None)
+            table.add_row(condition["name"], service["name"], rate, climb, f"{_number(service['resident_mib'])} MiB")
     return table
 
 

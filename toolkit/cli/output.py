@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+WIDE = 160
+"""Columns of a table in a file or a pipe, where no terminal says how many there are."""
+
+
 def console(stderr: bool = False) -> Console:
     """A rich console; colours and bars only on a terminal.
 
@@ -20,7 +25,8 @@ def console(stderr: bool = False) -> Console:
     """
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=not stderr)
+    told = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=not stderr, width=None if told else WIDE)
 
 
 def document(value: dict[str, Any]) -> None:

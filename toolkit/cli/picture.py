@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,8 @@ STYLES = {
     "INIT": "grey50", "PRELOAD": "blue", "PRIME": "yellow", "SERVING": "green",
     "DRAINING": "magenta", "BACKOFF": "red", "STOPPED": "grey50", "FAILED": "bold red",
 }  # fmt: skip
-OVERVIEW = ("service", "state", "port", "pid", "restarts", "cpus", "threads on plan", "gpus", "first / p50")
-BAR_WIDTH, TIMELINE_WIDTH = 20, 50
+OVERVIEW = ("service", "state", "port", "pid", "restarts", "cpus", "threads on plan", "gpus", "first/p50 ms")
+BAR_WIDTH, TIMELINE_WIDTH, ANSWER_WIDTH = 20, 50, 40
 BLOCK = "█"
 
 
@@ -118,6 +119,10 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} ms"
 
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
 def _ratio(times: Mapping[str, float | None]) -> str:
     first, p50 = times["first"], times["p50"]
     return "-" if not first or not p50 else f"{first / p50:.2f}x"
@@ -127,7 +132,11 @@ def _canary(canary: Mapping[str, Any]) -> str:
     if canary["ok"] is None:
         return "-"
     got = " ".join(str(canary["got"]).split())
-    return f"right: {got}" if canary["ok"] else f"WRONG: wanted {canary['expected']!r}, got {got!r}"
+    return (
+        f"right: {textwrap.shorten(got, ANSWER_WIDTH, placeholder=' …')}"
+        if canary["ok"]
+        else f"WRONG: wanted {canary['expected']!r}, got {got!r}"
+    )
 
 
 def overview(status: Mapping[str, Any]) -> Table:
@@ -140,7 +149,7 @@ def overview(status: Mapping[str, Any]) -> Table:
         table.add_row(
             service["name"], Text(service["state"], STYLES[service["state"]]), str(service["port"]),
             str(service["pid"] or "-"), str(service["restarts"]), service["cpus"] or "-", _on_plan(service),
-            _gpus(service["gpus"]), f"{_ms(times['first'])} / {_ms(times['p50'])}",
+            _gpus(service["gpus"]), f"{_number(times['first'])} / {_number(times['p50'])}",
         )  # fmt: skip
     return table
 

@@ -23,7 +23,7 @@ def plan(document: Mapping[str, Any]) -> Group:
     """Services in start order, the memory ledger, command lines and notes."""
     parts: list[Any] = [_services(document["services"])]
     if document["ledger"]:
-        parts += ["", _ledger(document["ledger"])]
+        parts += ["", _ledger(document)]
     parts += ["", *(_command(service) for service in document["services"])]
     notes = [(None, note) for note in document["notes"]]
     notes += [(service["name"], note) for service in document["services"] for note in service["notes"]]
@@ -36,7 +36,8 @@ def _services(services: Iterable[Mapping[str, Any]]) -> Table:
         gpus = service["gpus"]
         table.add_row(
             service["name"], service["runtime"], ",".join(str(gpu["index"]) for gpu in gpus) or "-",
-            _budget(gpus), service["cpus"], _numbers(service["numa_nodes"]), _numbers(service["memory_bind"]),
+            _budget(gpus), service["cpus"].replace(",", ", "),
+            _numbers(service["numa_nodes"]), _numbers(service["memory_bind"]),
             str(service["port"]), str(service["wave"]), ",".join(service["after"]) or "-",
         )  # fmt: skip
     return table
@@ -53,10 +54,14 @@ def _numbers(values: list[int] | None) -> str:
     return ",".join(map(str, values)) if values else "-"
 
 
-def _ledger(lines: Iterable[Mapping[str, Any]]) -> Table:
+def _ledger(document: Mapping[str, Any]) -> Table:
+    """Each GPU by its index and the beginning of its UUID, which the JSON has in full."""
     table = _table("gpu memory", "total", "held by", "for", "size", "free")
-    for entry in lines:
-        cells = [entry["gpu"], format_bytes(entry["total_mib"] * MIB)]
+    indices = {gpu["uuid"]: gpu["index"] for service in document["services"] for gpu in service["gpus"]}
+    for entry in document["ledger"]:
+        begin = "-".join(entry["gpu"].split("-")[:2])
+        name = f"{indices[entry['gpu']]} ({begin})" if entry["gpu"] in indices else begin
+        cells = [name, format_bytes(entry["total_mib"] * MIB)]
         free = format_bytes(entry["free_mib"] * MIB)
         for item in entry["reserved"]:
             table.add_row(*cells, item["service"] or "others", item["for"], format_bytes(item["mib"] * MIB), free)
