@@ -118,6 +118,27 @@ async def test_a_health_path_that_lies_is_not_enough_where_a_deeper_one_exists(
     assert len(server.asked) >= 8
 
 
+async def test_a_generation_that_succeeds_without_an_answer_is_given_up_after_a_while(
+    server: Server, target: Make, http, clock: FakeClock, told
+):
+    async def fail(request: web.Request) -> web.Response | None:
+        return web.json_response({"error": "generation failed"}) if request.path == "/health_generate" else None
+
+    server.before = fail
+    deep = HttpProbe("/health_generate", expect_text='"choices"')
+    with pytest.raises(WarmupError, match="generation failed") as caught:
+        await wait_loaded(target(stage=None, loaded=HttpProbe("/health"), deep=deep), http, clock, told.append)
+    assert caught.value.code == "request_failed"
+    assert clock.now_s >= 160
+
+
+async def test_a_ready_path_may_say_for_long_that_it_is_not(server: Server, target: Make, http, clock, told):
+    made = target(stage=None, loaded=HttpProbe("/health", expect_text="nobody says this"), deep=None)
+    with pytest.raises(WarmupError) as caught:
+        await wait_loaded(made, http, clock, told.append, timeout_s=90)
+    assert caught.value.code == "loaded_timeout"
+
+
 async def test_a_log_line_can_say_that_it_is_loaded(target: Make, http: aiohttp.ClientSession, clock, told):
     log = ["starting\n"]
 

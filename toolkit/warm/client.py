@@ -61,7 +61,8 @@ class Client:
         body = await self._body(probe)
         if probe.expect_text is not None and probe.expect_text not in body:
             raise RequestFailedError(
-                f"{_name(probe)}: the answer does not contain '{probe.expect_text}': {shorten(body, probe.headers)}"
+                f"{_name(probe)}: the answer does not contain '{probe.expect_text}': {shorten(body, probe.headers)}",
+                status=probe.expect_status,
             )
         return body
 

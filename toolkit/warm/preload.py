@@ -18,6 +18,9 @@ POLL_S = 0.1
 POLL_TIMEOUT_S = 10.0
 # Our own servers never answer their stage with an error: one that goes on doing so is broken, or is not ours.
 MAX_STAGE_ERRORS = 30
+# Others may say anything while they load, but a generation that "succeeds" without what it is for is one that fails.
+FAILED_ANSWERS_S = 60.0
+_SUCCESS = range(200, 300)
 
 
 async def wait_loaded(
@@ -32,16 +35,17 @@ async def wait_loaded(
     Without ``timeout_s`` it waits for ever: the caller cancels.
 
     Raises: WarmupError ``loaded_timeout`` with the last answer; ``request_failed`` when a built-in server answers
-    ``MAX_STAGE_ERRORS`` times in a row with an error.
+    ``MAX_STAGE_ERRORS`` times in a row with an error, or any other for ``FAILED_ANSWERS_S`` with success and no answer.
     """
     client = Client(target, http)
     deadline_s = None if timeout_s is None else clock.now() + timeout_s
     told: Progress | None = None
-    errors = 0
+    errors, right_at_s = 0, clock.now()
+    patience_s = FAILED_ANSWERS_S if target.probes.stage is None else 0.0
     while True:
         report, progress, is_error = await _ask(client)
-        errors = errors + 1 if is_error else 0
-        if errors >= MAX_STAGE_ERRORS:
+        errors, right_at_s = (errors + 1, right_at_s) if is_error else (0, clock.now())
+        if errors >= MAX_STAGE_ERRORS and clock.now() - right_at_s >= patience_s:
             raise WarmupError(f"{progress.what} ({errors} times in a row)", code="request_failed")
         if progress != told:
             on_progress(progress)
@@ -54,16 +58,18 @@ async def wait_loaded(
 
 
 async def _ask(client: Client) -> tuple[StageReport | None, Progress, bool]:
-    """The report when loaded, where PRELOAD stands, and whether a built-in server's answer was an error."""
-    probes = client.target.probes
+    """The report when loaded, where PRELOAD stands, and whether the answer was an error that no waiting heals."""
+    probes, says_loaded = client.target.probes, False
     try:
         if probes.stage is not None:
             return *read_stage(await client.send(quick(probes.stage, POLL_TIMEOUT_S))), False
         await _check_loaded(client)
+        says_loaded = True
         if probes.deep is not None:
             await client.send(probes.deep)
     except RequestFailedError as error:
-        is_error = probes.stage is not None and error.status is not None and not error.not_yet
+        built_in = probes.stage is not None and error.status is not None and not error.not_yet
+        is_error = built_in or (says_loaded and error.status in _SUCCESS)
         return None, Progress("PRELOAD", 0, None, error.reason), is_error
     return StageReport(dict.fromkeys(PARTS)), Progress("PRELOAD", 1, 1, "loaded"), False
 
