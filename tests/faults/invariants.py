@@ -24,7 +24,7 @@ def hold(scene: Scene) -> None:
     assert scene.keeper.process.exitcode == 0, "the supervisor ended in good order"
     assert [owner.group for owner in scene.owners if owner.group and Path(owner.group).exists()] == []
     assert {path.name for path in scene.state.path.iterdir()} <= TIDY
-    assert scene.grants() == []
+    assert scene.grants_written() == [], "given back, not only taken from the dead"
     scene.cleanup.close()  # what the fault itself held
     ports.ensure_free(scene.ports)
     assert not any(path.stat().st_size for path in scene.folder.glob("*.alone")), "two attempts at once"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections import Counter
@@ -125,7 +126,13 @@ class Scene:
         return sum(count for kind, count in self.descriptors().items() if "pidfd" in kind)
 
     def grants(self) -> list[str | None]:
+        """Services that something is held for; what a dead owner held is free."""
         return [grant.service for grant in keeper.ledger(self.folder).grants()]
+
+    def grants_written(self) -> list[Any]:
+        """What the ledger's file says, of dead owners too."""
+        found: list[Any] = json.loads(keeper.ledger(self.folder).path.read_text())["grants"]
+        return found
 
     def down(self) -> None:
         """``coexist down``; one that gave up has ended by itself."""
