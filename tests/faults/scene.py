@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,6 +25,18 @@ from toolkit.errors import ToolkitError
 from toolkit.supervise import client
 from toolkit.supervise.state import Owner, StateFolder, read_events
 
+_choosing = threading.Lock()
+_chosen: set[int] = set()
+
+
+def own_ports() -> dict[str, int]:
+    """Free ports by service, which no other scene of this run has had."""
+    with _choosing:
+        while _chosen & set(found := free_ports(len(NAMES))):
+            pass
+        _chosen.update(found)
+    return dict(zip(NAMES, found, strict=True))
+
 
 @dataclass
 class Scene:
@@ -31,9 +44,10 @@ class Scene:
 
     folder: Path
     fault: str
-    ports: dict[str, int] = field(default_factory=lambda: dict(zip(NAMES, free_ports(len(NAMES)), strict=True)))
+    ports: dict[str, int] = field(default_factory=own_ports)
     owners: list[Owner] = field(default_factory=list)
     cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    keeper: Keeper = field(init=False)
 
     @property
     def state(self) -> StateFolder:
@@ -41,7 +55,7 @@ class Scene:
 
     def start(self, *, again: bool = False) -> None:
         """Starts a supervisor; ``again``: the one that comes after, on sound services."""
-        self.keeper: Keeper = keeper.start(Job(None if again else self.fault, self.folder, self.ports))
+        self.keeper = keeper.start(Job(None if again else self.fault, self.folder, self.ports))
         owner = self.state.owner()
         assert owner is not None
         self.owners.append(owner)
@@ -142,8 +156,8 @@ class Scene:
 
     def end(self) -> None:
         """Nothing is left, however the test ended."""
-        self.keeper.process.kill()
-        self.keeper.process.join()
+        if self.owners:
+            self.kill_supervisor()
         for pid in (*self.guardians(), *self.members()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
