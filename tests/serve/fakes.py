@@ -59,11 +59,14 @@ class FakeEngine:
         self.bytes_read = 4096
         self.eager_steps: dict[str, int] = {}
         self.block_tokens, self.stored_blocks, self.cache_blocks = 16, 0, 8
+        self.piece_tokens = limit
         self.info: Mapping[str, Any] = {"fmha": "enable"}
         self.reply = reply
         self.gate = threading.Event()
         self.gate.set()
         self.batches: list[int] = []
+        self.pieces: list[int] = []
+        self.prompts: dict[int, bytes] = {}
         self.ran: list[str] = []
         self.in_slots: dict[int, list[int]] = {}
         self.fail_on: bytes | None = None
@@ -77,9 +80,13 @@ class FakeEngine:
     def save_blocks(self, slot: int, placed: Sequence[tuple[int, int]]) -> None:
         raise AssertionError("nothing is stored")
 
+    def place(self, slot: int, token_ids: Sequence[int]) -> int:
+        return 0
+
     def prefill(self, slot: int, token_ids: Sequence[int], start: int = 0) -> torch.Tensor:
-        assert slot not in self.in_slots, "the slot is taken"
-        prompt = bytes(token_ids)
+        assert start or slot not in self.in_slots, "the slot is taken"
+        self.pieces.append(len(token_ids))
+        prompt = self.prompts[slot] = self.prompts.get(slot, b"")[:start] + bytes(token_ids)
         self.in_slots[slot] = [*self.reply(prompt), EOS]
         if self.fail_on is not None and self.fail_on in prompt:
             raise RuntimeError("scripted failure")

@@ -18,6 +18,7 @@ class SlotsOfTokens:
     def __init__(self, stored_blocks: int) -> None:
         self.block_tokens, self.stored_blocks = BLOCK_TOKENS, stored_blocks
         self.cache_blocks = 10
+        self.piece_tokens = 3
         self.slots: list[list[int]] = [[] for _ in range(SLOTS)]
         self.store: list[list[int]] = [[] for _ in range(stored_blocks)]
         self.computed = 0
@@ -47,14 +48,21 @@ class SlotsOfTokens:
             self.store[block] = self.slots[slot][index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS]
 
 
+def fill(cache: PrefixCache, slot: int, prompt: list[int]) -> None:
+    """The slot holds the prompt, which comes in pieces."""
+    start = cache.place(slot, prompt)
+    for begin in range(start, len(prompt), cache.piece_tokens):
+        cache.prefill(slot, prompt[begin : begin + cache.piece_tokens], begin)
+
+
 def test_a_prompt_starts_behind_what_an_earlier_request_left() -> None:
     engine = SlotsOfTokens(8)
     cache = PrefixCache(engine)
-    cache.prefill(0, [1, 2, 3])
+    fill(cache, 0, [1, 2, 3])
     cache.decode([0], [4])
     cache.release(0)
     assert (engine.computed, cache.stored) == (3, 2)
-    cache.prefill(1, [1, 2, 3, 4, 5])
+    fill(cache, 1, [1, 2, 3, 4, 5])
     assert engine.slots[1] == [1, 2, 3, 4, 5]
     assert (engine.computed, cache.hit_tokens) == (4, 4)
 
@@ -63,7 +71,7 @@ def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     engine = SlotsOfTokens(8)
     cache = PrefixCache(engine)
     for _ in range(2):
-        cache.prefill(0, [1, 2, 3, 4])
+        fill(cache, 0, [1, 2, 3, 4])
         cache.release(0)
     assert cache.hit_tokens == 2
 
@@ -72,7 +80,7 @@ def test_without_stored_blocks_every_prompt_is_computed_whole() -> None:
     engine = SlotsOfTokens(0)
     cache = PrefixCache(engine)
     for _ in range(2):
-        cache.prefill(0, [1, 2, 3, 4])
+        fill(cache, 0, [1, 2, 3, 4])
         cache.release(0)
     assert (engine.computed, cache.hit_tokens, cache.stored) == (8, 0, 0)
 
@@ -80,12 +88,23 @@ def test_without_stored_blocks_every_prompt_is_computed_whole() -> None:
 def test_blocks_in_use_are_those_of_requests_under_way_and_of_the_store() -> None:
     cache = PrefixCache(SlotsOfTokens(8))
     assert (cache.blocks, cache.blocks_in_use) == (18, 0)
-    cache.prefill(0, [1, 2, 3])
-    cache.prefill(1, [4])
+    fill(cache, 0, [1, 2, 3])
+    fill(cache, 1, [4])
     assert cache.blocks_in_use == 3
     cache.release(0)
     cache.release(1)
     assert cache.blocks_in_use == 1
+
+
+def test_a_prompt_that_is_given_up_half_way_leaves_what_was_computed() -> None:
+    engine = SlotsOfTokens(8)
+    cache = PrefixCache(engine)
+    cache.place(0, [1, 2, 3, 4, 5, 6, 7])
+    cache.prefill(0, [1, 2, 3], 0)
+    cache.release(0)
+    assert cache.stored == 1
+    fill(cache, 1, [1, 2, 3, 4])
+    assert (engine.slots[1], cache.hit_tokens) == ([1, 2, 3, 4], 2)
 
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)
@@ -100,7 +119,7 @@ def test_a_slot_holds_its_own_prompt_and_answer_whatever_was_reused(blocks: int,
         if slot in in_use:
             cache.release(slot)
         in_use.add(slot)
-        cache.prefill(slot, prompt)
+        fill(cache, slot, prompt)
         for token in answer:
             cache.decode([slot], [token])
         assert engine.slots[slot] == [*prompt, *answer]

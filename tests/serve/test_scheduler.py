@@ -111,6 +111,55 @@ def test_while_slots_decode_one_prompt_enters_per_step() -> None:
     assert bench.engine.batches == [1, 2]
 
 
+def test_while_slots_decode_a_long_prompt_enters_piece_by_piece() -> None:
+    bench = Bench(slots=2)
+    bench.engine.piece_tokens = 3
+    bench.submit(b"abc")
+    bench.scheduler.step()
+    _, long = bench.submit(b"long one")
+    for pieces, batches in ([3, 3], [1, 1]), ([3, 3, 3], [1, 1, 1]), ([3, 3, 3, 2], [1, 1, 1, 1]):
+        bench.scheduler.step()
+        assert (bench.engine.pieces, bench.engine.batches) == (pieces, batches)
+    bench.run()
+    assert long.text == b"long one"
+
+
+def test_a_long_prompt_that_nobody_waits_for_is_not_held_up() -> None:
+    bench = Bench(slots=2)
+    bench.engine.piece_tokens = 3
+    bench.submit(b"long one")
+    bench.submit(b"other")
+    bench.scheduler.step()
+    assert (bench.engine.pieces, bench.engine.batches) == ([3, 3, 2, 3, 2], [2])
+
+
+def test_a_prompt_whose_client_has_gone_ends_between_its_pieces() -> None:
+    bench = Bench(slots=2)
+    bench.engine.piece_tokens = 3
+    bench.submit(b"abcdef")
+    bench.scheduler.step()
+    request, gone = bench.submit(b"long one")
+    bench.scheduler.step()
+    bench.scheduler.cancel(request)
+    _, next_one = bench.submit(b"next")
+    bench.run()
+    assert (gone.ids, gone.finished) == ([], [("cancelled", None)])
+    assert next_one.text == b"next"
+    assert not bench.engine.in_slots
+
+
+def test_a_prompt_under_way_is_finished_without_admission() -> None:
+    bench = Bench(slots=2)
+    bench.engine.piece_tokens = 3
+    bench.submit(b"ab")
+    bench.scheduler.step()
+    _, long = bench.submit(b"long one")
+    bench.scheduler.step()
+    while bench.scheduler.busy:
+        bench.scheduler.step(admit=False)
+    assert long.text == b"long one"
+
+
 def test_without_admission_only_what_is_under_way_goes_on() -> None:
     bench = Bench()
     bench.submit(b"abc")
@@ -252,12 +301,14 @@ def test_a_cancelled_request_gives_its_place_in_the_queue_back_at_once() -> None
 
 @given(
     slots=st.integers(1, 4),
+    piece_tokens=st.integers(1, 7),
     prompts=st.lists(st.tuples(st.binary(min_size=1, max_size=6), st.integers(1, 8), st.integers(0, 12)), max_size=12),
 )
 def test_every_request_gets_its_own_text_and_one_end_whatever_comes_between(
-    slots: int, prompts: list[tuple[bytes, int, int]]
+    slots: int, piece_tokens: int, prompts: list[tuple[bytes, int, int]]
 ) -> None:
     bench = Bench(slots=slots)
+    bench.engine.piece_tokens = piece_tokens
     heard: list[tuple[bytes, int, Listener]] = []
     for prompt, max_tokens, steps in prompts:
         heard.append((prompt, max_tokens, bench.submit(prompt, max_tokens)[1]))

@@ -117,14 +117,14 @@ class CompiledEngine:
             raise ValueError(f"{len(token_ids)} tokens from position {start} do not fit this engine's limits")
         if start and not 0 < start <= self._lengths[slot]:
             raise ValueError(f"slot {slot} holds {self._lengths[slot]} tokens, so nothing can start at {start}")
-        piece = self._longest_piece()
+        piece = self.piece_tokens
         for begin in range(0, len(token_ids), piece):
             logits = self._prefill_piece(slot, token_ids[begin : begin + piece], start + begin)
         return logits
 
     def _prefill_piece(self, slot: int, token_ids: Sequence[int], start: int) -> Tensor:
         count = len(token_ids)
-        size = padded(count, min(self._longest_piece(), self.max_seq_len - start))
+        size = padded(count, min(self.piece_tokens, self.max_seq_len - start))
         tokens = torch.tensor([*token_ids, *[0] * (size - count)], device=self._device)
         first, last = (torch.tensor([place], device=self._device) for place in (start, count - 1))
         inputs = [tokens, first, last, self._counting[: start + size]]
@@ -132,7 +132,9 @@ class CompiledEngine:
         self._lengths[slot] = start + count
         return logits
 
-    def _longest_piece(self) -> int:
+    @property
+    def piece_tokens(self) -> int:
+        """The most tokens of a prompt that run at once."""
         pieces = self._device.type == "cpu" and self.chunks
         return min(CPU_PIECE, self.max_input_len) if pieces else self.max_input_len
 
@@ -207,7 +209,7 @@ class CompiledEngine:
         if mode == "single":
             return ["prefill:1"]
         longest = min(self.max_input_len, self.max_seq_len - 1)
-        lengths = sorted({*padded_sizes(min(self._longest_piece(), longest)), longest})
+        lengths = sorted({*padded_sizes(min(self.piece_tokens, longest)), longest})
         sizes = {"prefill": lengths, "decode": range(1, self.max_batch_size + 1), "blocks": range(1, 2)}
         if self._replays is not None:
             sizes["decode"] = self._replays.buckets
@@ -249,7 +251,7 @@ class CompiledEngine:
 
     def _warm_prompt(self, size: int) -> None:
         """Runs the last piece of a prompt: the sizes before it are keys of their own."""
-        start = (size - 1) // self._longest_piece() * self._longest_piece()
+        start = (size - 1) // self.piece_tokens * self.piece_tokens
         self._lengths[0] = start
         self.prefill(0, [0] * (size - start), start)
 

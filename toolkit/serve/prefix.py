@@ -18,6 +18,10 @@ class BlockEngine(Protocol):
     stored_blocks: int
     cache_blocks: int
 
+    @property
+    def piece_tokens(self) -> int:
+        """The most tokens that one run of ``prefill`` takes."""
+
     def length(self, slot: int) -> int:
         """Tokens that the slot holds."""
 
@@ -67,13 +71,21 @@ class PrefixCache:
         """Blocks that hold a prefix."""
         return self._blocks.taken
 
-    def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
-        """Logits after the prompt. At least its last token is computed: a cache holds no logits."""
-        start = self._load(slot, token_ids[:-1])
+    @property
+    def piece_tokens(self) -> int:
+        """The most tokens that one call of ``prefill`` should be given."""
+        return self._engine.piece_tokens
+
+    def place(self, slot: int, token_ids: Sequence[int]) -> int:
+        """How many of the prompt's tokens the slot holds now; not its last one, because a cache holds no logits."""
         self._tokens[slot] = list(token_ids)
-        logits = self._engine.prefill(slot, token_ids[start:], start)
+        start = self._load(slot, token_ids[:-1])
         self.hit_tokens += start
-        return logits
+        return start
+
+    def prefill(self, slot: int, token_ids: Sequence[int], start: int) -> Tensor:
+        """Logits after these tokens of the prompt, which stand behind its first ``start``."""
+        return self._engine.prefill(slot, token_ids, start)
 
     def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
         """Logits after one more token in each slot."""

@@ -22,8 +22,15 @@ log = logging.getLogger("coexist.serve")
 class Engine(Protocol):
     """The compiled engine, as far as requests need it. Logits are float32."""
 
-    def prefill(self, slot: int, token_ids: Sequence[int]) -> Tensor:
-        """Logits [vocab] after the prompt, whose keys and values now fill the slot."""
+    @property
+    def piece_tokens(self) -> int:
+        """The most tokens that one call of ``prefill`` should be given; a longer prompt takes several."""
+
+    def place(self, slot: int, token_ids: Sequence[int]) -> int:
+        """How many of a prompt's first tokens the slot holds already; the slot is this prompt's from now on."""
+
+    def prefill(self, slot: int, token_ids: Sequence[int], start: int) -> Tensor:
+        """Logits [vocab] after these tokens of the prompt, which stand behind the ``start`` that the slot holds."""
 
     def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
         """Logits [n, vocab] after one more token in each slot."""
@@ -70,6 +77,7 @@ class Request:
     ignore_eos: bool = False
     cancelled: bool = False
     slot: int = -1
+    filled: int = 0
     last_id: int = -1
     generated: int = 0
     submitted_s: float = 0.0
@@ -102,6 +110,7 @@ class Scheduler:
         self._free = list(range(slots))
         self._waiting: deque[Request] = deque()
         self._active: list[Request] = []
+        self._filling: Request | None = None
 
     @property
     def queued(self) -> int:
@@ -144,39 +153,65 @@ class Scheduler:
     def step(self, admit: bool = True) -> None:
         """Prompts take free slots, then every slot in use decodes one token.
 
-        While slots decode, one prompt enters per step, so that a burst of prompts does not stall them.
+        While slots decode, one piece of one prompt runs per step, so that neither long prompts nor many stall them.
         """
         self._drop_cancelled()
-        room = 1 if self._active else self._slots
-        while admit and self._waiting and self._free and room:
-            room -= self._prefill(self._waiting.popleft())
-        if self._active:
+        others_wait = bool(self._decoding())
+        while self._advance(admit) and not others_wait:
+            pass
+        if self._decoding():
             self._decode()
+
+    def _decoding(self) -> list[Request]:
+        """Those with a whole prompt in their slot, by slot."""
+        return sorted((one for one in self._active if one is not self._filling), key=lambda one: one.slot)
 
     def _drop_cancelled(self) -> None:
         for request in [s for s in self._active if s.cancelled]:
             self._leave(request, "cancelled")
 
-    def _prefill(self, request: Request) -> int:
+    def _advance(self, admit: bool) -> bool:
+        """Runs one piece of the prompt under way, or of the next one; False when there is none."""
+        if self._filling is None and not (admit and self._admit()):
+            return False
+        request = self._filling
+        if request is not None:
+            self._prefill(request)
+        return True
+
+    def _admit(self) -> bool:
+        """True when a request has left the queue, for a slot or because its client has gone."""
+        if not (self._waiting and self._free):
+            return False
+        request = self._waiting.popleft()
         if request.cancelled:
             self._end(request, "cancelled")
-            return 0
+            return True
         # The lowest slot: a decode step costs as much as the range of the slots in it.
         request.slot = heapq.heappop(self._free)
         self._active.append(request)
+        self._filling = request
+        return True
+
+    def _prefill(self, request: Request) -> None:
+        ids, slot = request.prompt_ids, request.slot
         try:
-            logits = self._engine.prefill(request.slot, request.prompt_ids)
-            token = choose(logits[None], [request.sampler])[0]
+            start = request.filled or self._engine.place(slot, ids)
+            request.filled = min(len(ids), start + self._engine.piece_tokens)
+            logits = self._engine.prefill(slot, ids[start : request.filled], start)
+            token = choose(logits[None], [request.sampler])[0] if request.filled == len(ids) else None
         except Exception as e:
             self._fail([request], e)
-            return 1
+            return
+        if request.filled < len(ids):
+            return
+        self._filling = None
         request.last_token_s = self._clock()
-        self._observer.first_token(request.last_token_s - request.submitted_s, len(request.prompt_ids))
+        self._observer.first_token(request.last_token_s - request.submitted_s, len(ids))
         self._deliver(request, token)
-        return 1
 
     def _decode(self) -> None:
-        active = sorted(self._active, key=lambda s: s.slot)
+        active = self._decoding()
         try:
             logits = self._engine.decode([s.slot for s in active], [s.last_id for s in active])
             tokens = choose(logits, [s.sampler for s in active])
@@ -208,6 +243,8 @@ class Scheduler:
 
     def _leave(self, request: Request, reason: FinishReason, message: str | None = None) -> None:
         self._active.remove(request)
+        if self._filling is request:
+            self._filling = None
         self._engine.release(request.slot)
         heapq.heappush(self._free, request.slot)
         self._end(request, reason, message)
