@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.names import nearest
+from toolkit.serve.model_files import read_json, read_json_if_there
 
 # Per architecture: bias on q, k and v by default; RMS norm on q and k heads.
 _FAMILIES: Mapping[str, tuple[bool, bool]] = {
@@ -60,24 +60,6 @@ class DecoderConfig:
     dtype: str | None = None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises: ToolkitError when the file is missing, is not JSON, or holds no object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ToolkitError(
-            f"{path.name} is missing", str(path.parent), "A Hugging Face model folder is needed.", code="model"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ToolkitError(f"{path.name} cannot be read: {error}", str(path), "Fetch it again.", code="model") from None
-    if not isinstance(value, dict):
-        raise ToolkitError(f"{path.name} holds no JSON object", str(path), "Fetch it again.", code="model")
-    return value
-
-
 def read_decoder_config(model_dir: Path) -> DecoderConfig:
     """The decoder that ``config.json`` (and ``generation_config.json``) of a model folder describes.
 
@@ -88,11 +70,11 @@ def read_decoder_config(model_dir: Path) -> DecoderConfig:
     path = model_dir / "config.json"
     raw = read_json(path)
     generation = model_dir / "generation_config.json"
-    eos = read_json(generation).get("eos_token_id") if generation.exists() else None
+    eos = read_json_if_there(generation).get("eos_token_id")
     try:
         return parse_decoder_config(raw, eos)
     except ToolkitError as error:
-        raise ToolkitError(error.what, str(path), error.hint, code=error.code) from None
+        raise error.at(str(path)) from None
     except KeyError as error:
         raise ToolkitError(f"key {error} is missing", str(path), "Fetch the model again.", code="model") from None
     except (TypeError, ValueError, ZeroDivisionError) as error:
@@ -145,8 +127,7 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     names = raw.get("architectures") or ["(none)"]
     name = str(names[0])
     if name not in _FAMILIES:
-        near = difflib.get_close_matches(name, SUPPORTED_ARCHITECTURES, n=1)
-        raise _unsupported(f"architecture '{name}'", SUPPORTED_ARCHITECTURES, near[0] if near else None)
+        raise _unsupported(f"architecture '{name}'", SUPPORTED_ARCHITECTURES, nearest(name, SUPPORTED_ARCHITECTURES))
     return name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from toolkit.errors import ToolkitError
-from toolkit.serve.architecture import read_json
+from toolkit.names import nearest
+from toolkit.serve.model_files import read_json
 
 FLOAT_DTYPES = ("F32", "F16", "BF16", "F64")
 _DTYPE_BITS = {
@@ -137,10 +137,10 @@ def check_tensors(found: Mapping[str, StoredTensor], expected: Mapping[str, Sequ
     """Raises ToolkitError for the first expected tensor that is missing, has another shape, or is not float."""
     missing = [name for name in expected if name not in found]
     if missing:
-        near = difflib.get_close_matches(missing[0], found, n=1)
-        nearest = f" The nearest name there is '{near[0]}'." if near else ""
+        near = nearest(missing[0], found)
+        beside = f" The nearest name there is '{near}'." if near else ""
         raise ToolkitError(
-            f"{len(missing)} of {len(expected)} tensors are missing, such as '{missing[0]}'.{nearest}",
+            f"{len(missing)} of {len(expected)} tensors are missing, such as '{missing[0]}'.{beside}",
             str(model_dir),
             "Check that config.json and the weights belong together.",
             code="weights_missing",

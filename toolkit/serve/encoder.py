@@ -20,8 +20,8 @@ from torch.nn import functional as F  # noqa: N812
 from toolkit.errors import ToolkitError
 from toolkit.serve.attention import Attention, Bias, layout
 from toolkit.serve.layers import ACTIVATIONS, Linear, Norm, linear
+from toolkit.serve.model_files import read_json
 from toolkit.serve.sizes import padded
-from toolkit.serve.tokenizer import read_json
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,6 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
     Raises: ToolkitError when the folder or file is missing, the architecture unsupported, or a value is not usable.
     """
     path = folder / "config.json"
-    if not path.is_file():
-        raise ToolkitError("config.json is missing", str(folder), "Give the folder of a Hugging Face model.")
     raw = read_json(path)
     family = _family(raw, path)
     try:

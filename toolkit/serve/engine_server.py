@@ -27,12 +27,13 @@ from toolkit.serve.completions import (
 )
 from toolkit.serve.generation import Generation, Piece
 from toolkit.serve.metrics import Metrics
+from toolkit.serve.model_files import read_json_if_there
 from toolkit.serve.openapi import Operation
 from toolkit.serve.prefix import BlockEngine, PrefixCache
 from toolkit.serve.sampling import Sampling, Token
 from toolkit.serve.scheduler import FinishReason, QueueFullError, Request, Scheduler
 from toolkit.serve.status import Status
-from toolkit.serve.tokenizer import TextTokenizer, read_json
+from toolkit.serve.tokenizer import TextTokenizer
 from toolkit.serve.web import RETRY_AFTER, Ended, Handler, Server, WarmupMode, loaded
 from toolkit.serve.web import main as web_main
 from toolkit.serve.worker import Worker
@@ -297,7 +298,7 @@ def load(backend: EngineBackend, options: Any, status: Status, loader: Loader, n
     asked = options.device
     if asked == "auto":
         # An engine is compiled for one kind of device.
-        asked = read_json(options.engine_dir / "engine.json").get("device", asked)
+        asked = read_json_if_there(options.engine_dir / "engine.json").get("device", asked)
     device = arguments.open_device(asked, options.memory_fraction, options.memory_bytes)
     status.part("context", time.monotonic() - start_s)
     engine = loader(options.engine_dir, device.type, status.part)

@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: N812
 from toolkit.errors import ToolkitError
 from toolkit.serve.batcher import Tokens
 from toolkit.serve.encoder import Checkpoint, EncoderConfig
+from toolkit.serve.model_files import read_json_if_there
 from toolkit.serve.sentence import SentenceConfig, SentenceTokenizer
-from toolkit.serve.tokenizer import read_json
 
 Scoring = Literal["sigmoid", "logit", "cosine"]
 # The last word of the activation that sentence-transformers writes into its files.
@@ -87,7 +87,7 @@ def read_scoring(folder: Path) -> Scoring:
 
     Raises: ToolkitError when it is something else, or when the head has more labels than one.
     """
-    config = read_json(folder / "config.json")
+    config = read_json_if_there(folder / "config.json")
     labels = config.get("num_labels") or len(config.get("id2label") or "ab")
     where = str(folder / "config.json")
     if labels != 1:
@@ -104,7 +104,7 @@ def read_scoring(folder: Path) -> Scoring:
 def _activation_name(folder: Path, config: Mapping[str, Any]) -> str:
     kept = config.get("sentence_transformers")
     said = (
-        read_json(folder / "config_sentence_transformers.json").get("activation_fn"),
+        read_json_if_there(folder / "config_sentence_transformers.json").get("activation_fn"),
         kept.get("activation_fn") if isinstance(kept, dict) else None,
         config.get("sbert_ce_default_activation_function"),
     )

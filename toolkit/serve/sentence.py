@@ -17,8 +17,9 @@ from toolkit.errors import ToolkitError
 from toolkit.serve.attention import Attention, Needs, candidates, obstacle
 from toolkit.serve.batcher import Tokens
 from toolkit.serve.encoder import Checkpoint, Encoder, read_encoder_config
+from toolkit.serve.model_files import read_json_if_there
 from toolkit.serve.status import log
-from toolkit.serve.tokenizer import read_json, read_tokenizer
+from toolkit.serve.tokenizer import read_tokenizer
 
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Normalize")
 # In the order in which sentence-transformers puts several modes side by side.
@@ -56,9 +57,9 @@ def read_sentence_config(folder: Path) -> SentenceConfig:
         raise ToolkitError("there is no such folder", str(folder), "Give the folder of a Hugging Face model.")
     modules = _modules(folder)
     encoder_dir = folder / modules.get("Transformer", "")
-    limits = read_json(encoder_dir / "sentence_bert_config.json")
+    limits = read_json_if_there(encoder_dir / "sentence_bert_config.json")
     length = limits.get("max_seq_length")
-    pooling = read_json(folder / modules["Pooling"] / "config.json") if "Pooling" in modules else {}
+    pooling = read_json_if_there(folder / modules["Pooling"] / "config.json") if "Pooling" in modules else {}
     cross_encoder = "Pooling" not in modules and _has_head(encoder_dir)
     return SentenceConfig(
         encoder_dir=encoder_dir,
@@ -66,13 +67,13 @@ def read_sentence_config(folder: Path) -> SentenceConfig:
         normalize="Normalize" in modules,
         max_seq_length=length if isinstance(length, int) and length > 0 else None,
         lower_case=bool(limits.get("do_lower_case", False)),
-        default_prompt=_default_prompt(read_json(folder / "config_sentence_transformers.json")),
+        default_prompt=_default_prompt(read_json_if_there(folder / "config_sentence_transformers.json")),
         cross_encoder=cross_encoder,
     )
 
 
 def _has_head(encoder_dir: Path) -> bool:
-    names = read_json(encoder_dir / "config.json").get("architectures")
+    names = read_json_if_there(encoder_dir / "config.json").get("architectures")
     return isinstance(names, list) and any(str(name).endswith("ForSequenceClassification") for name in names)
 
 
@@ -143,7 +144,7 @@ class SentenceTokenizer:
     def load(cls, config: SentenceConfig, max_length: int) -> SentenceTokenizer:
         """The tokenizer of a folder. Raises: ToolkitError."""
         folder = config.encoder_dir
-        said = read_json(folder / "tokenizer_config.json").get("model_max_length")
+        said = read_json_if_there(folder / "tokenizer_config.json").get("model_max_length")
         if config.max_seq_length is None and isinstance(said, int):
             max_length = min(max_length, said)
         return cls(read_tokenizer(folder), config, max_length)

@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from toolkit.errors import ToolkitError
+from toolkit.serve.model_files import read_json_if_there
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -35,7 +36,7 @@ class TextTokenizer:
 
         Raises: ToolkitError when ``tokenizer.json`` is missing or broken.
         """
-        return cls(read_tokenizer(folder), read_json(folder / "tokenizer_config.json"), _chat_template(folder))
+        return cls(read_tokenizer(folder), read_json_if_there(folder / "tokenizer_config.json"), _chat_template(folder))
 
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """The ids of a text; with ``special``, with the marks that the model expects at its borders."""
@@ -105,27 +106,11 @@ def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
         raise ToolkitError(f"not a tokenizer: {e}", str(path), "Fetch the model again.") from e
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object of a file; empty when there is no such file.
-
-    Raises: ToolkitError when the file holds something else.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise ToolkitError(f"not valid JSON: {e}", str(path), "Fetch the model again.") from e
-    if not isinstance(value, dict):
-        raise ToolkitError("not a JSON object", str(path), "Fetch the model again.")
-    return value
-
-
 def _chat_template(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    template = read_json(folder / "tokenizer_config.json").get("chat_template")
+    template = read_json_if_there(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(template, list):
         named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
