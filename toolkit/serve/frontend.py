@@ -214,8 +214,13 @@ def warmup_buckets(limits: Limits, max_length: int) -> list[str]:
 def token_buckets(limits: Limits, max_length: int) -> list[str]:
     """Keys of one batch for each number of tokens that batches are padded to."""
     most = padded(min(limits.max_batch_tokens, limits.max_batch * max_length), sys.maxsize)
-    counts = ((-(-tokens // max_length), tokens) for tokens in padded_sizes(most))
-    return [f"{texts}x{tokens // texts}" for texts, tokens in counts]
+    return [_fewest_texts(tokens, max_length) for tokens in padded_sizes(most)]
+
+
+def _fewest_texts(tokens: int, max_length: int) -> str:
+    """The key of the fewest equal texts that are padded to exactly so many tokens; texts of one token always are."""
+    lengths = ((texts, min(max_length, tokens // texts)) for texts in range(1, tokens + 1))
+    return next(f"{texts}x{length}" for texts, length in lengths if padded(texts * length, sys.maxsize) == tokens)
 
 
 def _powers(first: int, last: int) -> list[int]:
