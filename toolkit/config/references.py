@@ -138,13 +138,14 @@ def _ports(services: Mapping[str, Service], control_port: int | None) -> Iterato
         if service.port is None:
             continue
         for owner, host, port in taken:
-            if port == service.port and _meet(host, service.host):
+            if port == service.port and meet(host, service.host):
                 yield Fault(("services", name, "port"), f"port {port} is used twice, here and by {owner}")
                 break
         taken.append((f"services.{name}", service.host, service.port))
 
 
-def _meet(host: str, other: str) -> bool:
+def meet(host: str, other: str) -> bool:
+    """Whether who listens on one address takes ports of the other."""
     return host == other or bool({host, other} & EVERY_ADDRESS)
 
 

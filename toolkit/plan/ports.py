@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolkit.config.models import Deployment
+from toolkit.config.references import meet
 from toolkit.errors import ToolkitError
 from toolkit.plan.refusal import does_not_fit
 
 FIRST_PORT = 8001
 LAST_PORT = 65535
-EVERY_ADDRESS = {"0.0.0.0", "::", ""}  # noqa: S104  compared with, not bound to
 
 
 def assign(deployment: Deployment, taken: Mapping[int, str]) -> dict[str, int]:
@@ -43,13 +43,9 @@ def _refuse_twice(deployment: Deployment, given: Mapping[str, int]) -> None:
     for name, port in given.items():
         here = deployment.services[name].host
         for other, other_port in seen:
-            if port == other_port and _meet(here, deployment.services[other].host):
+            if port == other_port and meet(here, deployment.services[other].host):
                 raise _refusal(f"port {port} is asked for twice, by {other} and {name}", name, 1, other)
         seen.append((name, port))
-
-
-def _meet(host: str, other: str) -> bool:
-    return host == other or bool({host, other} & EVERY_ADDRESS)
 
 
 def _refusal(what: str, name: str, available: int = 0, *others: str) -> ToolkitError:

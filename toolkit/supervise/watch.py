@@ -18,7 +18,6 @@ from toolkit.warm import CanaryResult, Clock, Target, deep
 from toolkit.warm.client import Client, RequestFailedError, quick, shorten
 from toolkit.warm.compiles import Compile, Seen, since
 
-FAILURES_TO_END = health.IN_A_ROW
 DEEP_S = 30.0  # from one deep probe to the next: one token each, which no user notices
 CANARY_EVERY = 10  # so many deep probes, the canary is asked in place of one
 _LIVE_TIMEOUT_S = 5.0
