@@ -72,6 +72,12 @@ def test_a_broken_file_is_one_clear_error(coexist, tmp_path, text, told):
     assert told in answer.err
 
 
+def test_a_deployment_without_engines_has_nothing_to_build_and_says_so(coexist, deployment):
+    answer = coexist("build", deployment())
+    assert (answer.code, answer.out) == (0, "")
+    assert "nothing to build" in answer.err
+
+
 def test_a_missing_file_is_said(coexist, tmp_path):
     answer = coexist("up", tmp_path / "none.yaml", "--json")
     assert answer.code == 1

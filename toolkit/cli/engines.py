@@ -38,6 +38,8 @@ def build_command(
     document = {"engines": [each.document() for each in built]}
     if as_json:
         output.document(document)
+    elif not built:
+        output.say(f"{file} defines no engine: nothing to build")
     else:
         output.console().print((tables.commands if dry_run else tables.build)(document))
 
@@ -55,7 +57,11 @@ def engines_command() -> None:
 @engines_command.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """Published engines, with size and path."""
+    """Published engines, with size and path.
+
+    \b
+    coexist engines list --json
+    """
     store = Store(Home.find().root)
     engines = [_engine(entry) for entry in store.entries()]
     unreadable = [str(fault) for fault in store.unreadable()]
