@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy
     from torch import Tensor
 
 # Below this, dividing by the temperature leaves float32; the limit of the distribution is the greedy choice.
@@ -42,7 +43,6 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
-        self._random = random.Random(sampling.seed)  # noqa: S311 - no secret is drawn
 
     @property
     def greedy(self) -> bool:
@@ -50,13 +50,23 @@ class Sampler:
         return self.sampling.temperature < MIN_TEMPERATURE
 
     def draw(self, logits: Tensor) -> int:
-        """An id drawn from one row of logits."""
+        """An id drawn from one row of logits.
+
+        Every id has a random time of its own, and the largest weight per time wins. Logits differ a little with what
+        else is in the batch; here that rarely changes the winner, where a point on the summed weights would move.
+        """
         probabilities = (logits.float().cpu() / self.sampling.temperature).softmax(dim=-1)
         weights, ids = nucleus(probabilities, self.sampling.top_p)
-        cumulative = weights.double().cumsum(dim=-1)
-        point = self._random.random() * float(cumulative[-1])
-        index = min(int(cumulative.numpy().searchsorted(point, side="right")), len(weights) - 1)
+        times = self._random.standard_exponential(len(probabilities))
+        index = int((weights.numpy() / (times if ids is None else times[ids.numpy()])).argmax())
         return index if ids is None else int(ids[index])
+
+    @functools.cached_property
+    def _random(self) -> numpy.random.Generator:
+        import numpy  # noqa: PLC0415 - torch has loaded it by now
+
+        seed = self.sampling.seed
+        return numpy.random.Generator(numpy.random.SFC64(None if seed is None else seed % 2**64))
 
 
 def nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor | None]:
