@@ -169,3 +169,9 @@ def test_every_rule_that_a_diagnosis_names_can_be_explained() -> None:
     named = set(re.findall(r"\brule: ([a-z][a-z0-9-]+)(?=[,}\s])", re.sub(r"(?m)^#.*$", "", text)))
     assert len(named) > 20
     assert named <= set(book.rules())
+
+
+def test_a_release_built_for_a_python_without_wheels_is_unknown_not_refused() -> None:
+    installed = view(packages={"tensorrt-llm": "1.1.0"}, python="3.9.18")
+    found = judge.judge(case(installed)).findings
+    assert {each.severity for each in found if each.id == "trtllm-python"} == {"warning"}

@@ -77,7 +77,8 @@ def _refused(view: EnvironmentView, rule: str, release: Release, fact: Fact, fou
         "found": found,
         "note": f"{fact.note}." if fact.note else "",
     }
-    soft = not fact.firm
+    # Installed for a Python without wheels, it was built from source: whether that works, no source says.
+    soft = not fact.firm or (rule == "trtllm-python" and not view.hypothetical)
     return Hit(
         rule,
         "tensorrt-llm",
