@@ -108,7 +108,7 @@ async def test_sharers_of_a_gpu_start_one_after_another_on_their_uuid_and_hold_i
 async def test_memory_that_somebody_took_since_the_plan_stops_the_start_and_names_the_holder(
     stage, driver, monkeypatch
 ):
-    monkeypatch.setattr("toolkit.supervise.attempt._MEMORY_WAIT_S", 0.0)
+    monkeypatch.setattr("toolkit.supervise.gpu_turn._MEMORY_WAIT_S", 0.0)
     driver(JUPYTER)
     alone = stage(llm={"gpus": 1, "gpu_memory": "60GiB"})
     async with workflow.started(alone, nothing) as supervisor:

@@ -99,7 +99,7 @@ async def test_a_difference_that_leaves_room_is_told_and_stops_nothing(state_dir
 async def test_memory_that_never_comes_back_is_a_failure_that_names_the_holder(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.supervise.attempt._MEMORY_WAIT_S", 0.0)
+    monkeypatch.setattr("toolkit.supervise.gpu_turn._MEMORY_WAIT_S", 0.0)
     missing = "1.0 GiB is missing on GPU 0: jupyter (pid 7) holds 2.0 GiB"
     found = MemoryDifference(missing, blocks=True)
     supervisor = supervise(state_dir, tiny("late", gpus=GPU), gpu_use=no_gpus, free_memory=lambda _: found)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -37,6 +36,7 @@ from toolkit.supervise import (
     window,
 )
 from toolkit.supervise.compile_watch import CompileWatch
+from toolkit.supervise.gpu_turn import FreeMemory, GpuStarts, GpuTurn
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.leftovers import Leftovers
@@ -46,7 +46,7 @@ from toolkit.supervise.look import GpuUse, held_bytes, look
 from toolkit.supervise.outcome import OomCount, Outcome
 from toolkit.supervise.process import Tree
 from toolkit.supervise.records import Record, Records
-from toolkit.supervise.service import MemoryDifference, ServiceRun
+from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.watch import Watcher
 from toolkit.warm.compiles import Seen
@@ -54,23 +54,13 @@ from toolkit.warm.compiles import Seen
 _LOG = logging.getLogger(__name__)
 _READY_LOG_BYTES = 1024**2
 _SAMPLE_S = 0.5
-_MEMORY_WAIT_S, _MEMORY_POLL_S = 15.0, 0.5  # what an ended process held comes back within seconds
 _STOP_LOCK_S = 10.0  # a planned stop waits so long for a start on its GPU, and is then no longer put off
 _SHARED_LOOK_S = 2.0
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
 Diagnose = Callable[[Outcome], Failure]
 Reserve = Callable[[ServiceRun], Callable[[], None]]
-FreeMemory = Callable[[ServiceRun], "MemoryDifference | None"]
 Keep = Callable[[ServiceRun, Identity], None]
-
-
-class GpuStarts(Protocol):
-    """``reserve.gpu_starts``: a block in which nobody else on this host starts something on these GPUs."""
-
-    def __call__(
-        self, uuids: Iterable[str], *, waiting: Callable[[int | None, float], None]
-    ) -> AbstractAsyncContextManager[None]: ...
 
 
 class Wrap(Protocol):
@@ -135,16 +125,14 @@ class Attempt:
     kept: bool = False
     _running: _Running | None = None
     _give_back: Callable[[], None] | None = None
-    _gpu_start: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
-    _told_to_wait: bool = False
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _ending: asyncio.Task[None] | None = None
     _proof: warm.Proof | None = None
     _watcher: Watcher | None = None
     _death: ranks.Death | None = None
     _secrets: tuple[str, ...] = ()
-    _holds_gpu: bool = False
     _leftovers: Leftovers = field(init=False)
+    _turn: GpuTurn = field(init=False)
     _cache: history.Cache = "cold"
     _stage: str = "PRELOAD"
     _windows_s: dict[str, float] = field(default_factory=dict)
@@ -152,6 +140,8 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self._leftovers = Leftovers(self.run.cache_dir)
+        world = self.world
+        self._turn = GpuTurn(self.run, world.gpu_starts, world.free_memory, world.clock, self.note)
 
     def perform(self, action: Action) -> None:
         """Starts the action; its outcome is posted later, never from within this call."""
@@ -213,50 +203,20 @@ class Attempt:
         self.post(lifecycle.Failed(self.number, failures.without(failure, self._secrets), self.world.jitter()))
 
     async def _reserve(self, _: lifecycle.Reserve) -> None:
-        devices = self.run.gate().devices
-        await self._take_gpus()
+        await self._turn.take()
         try:
             ports.ensure_free(self.run.ports())
         except ToolkitError as error:  # later it may be a neighbour that is about to end
             self._fail(failures.from_error(error, self._if_taken()))
             return
         self._give_back = await asyncio.to_thread(self.world.reserve, self.run)
-        missing = await self._missing_memory() if devices else None
-        if missing:
+        if missing := await self._turn.missing_memory():
             self._fail(Failure(missing, self._if_taken(), "gpu_memory", advice="See 'coexist host' for who holds it."))
             return
         self.post(lifecycle.Reserved(self.number))
 
-    async def _take_gpus(self) -> None:
-        """Nobody else starts or stops anything on its GPUs from now on."""
-        devices = self.run.gate().devices
-        await self._gpu_start.enter_async_context(self.world.gpu_starts(devices, waiting=self._waits_for_gpu))
-        self._holds_gpu = True
-
-    async def _release_gpus(self) -> None:
-        self._holds_gpu = False
-        await self._gpu_start.aclose()
-
     def _if_taken(self) -> Literal["stop", "retry"]:
         return "stop" if self.number == 1 else "retry"
-
-    async def _missing_memory(self) -> str | None:
-        """What is missing of the memory that was reserved, once it has had time to come back."""
-        clock, told = self.world.clock, False
-        deadline_s = clock.now() + _MEMORY_WAIT_S
-        while found := await asyncio.to_thread(self.world.free_memory, self.run):
-            if not told:
-                self.note(f"waits for GPU memory: {found.text}" if found.blocks else found.text)
-                told = True
-            if not found.blocks or clock.now() >= deadline_s:
-                return found.text if found.blocks else None
-            await clock.sleep(_MEMORY_POLL_S)
-        return None
-
-    def _waits_for_gpu(self, holder: int | None, _: float) -> None:
-        if not self._told_to_wait:
-            self._told_to_wait = True
-            self.note(f"waits while {f'pid {holder}' if holder else 'somebody'} starts on its GPU")
 
     async def _spawn(self, _: lifecycle.Spawn) -> None:
         prepared = await asyncio.to_thread(caches.prepare, self.run.cache_dir)
@@ -455,7 +415,7 @@ class Attempt:
             running.compiles, await self._compiles_at_ready(running),
         )  # fmt: skip
         await warm.register(running.target, self.world.http)
-        await self._release_gpus()
+        await self._turn.release()
         await self._remember(running)
         self.post(lifecycle.Registered(self.number))
 
@@ -568,7 +528,7 @@ class Attempt:
             return
         if action.clean:
             await self._clean()
-        await self._release_gpus()
+        await self._turn.release()
         if self._give_back is not None:
             self._give_back()
             self._give_back = None
@@ -578,9 +538,9 @@ class Attempt:
         """It is not to be taken over any more; and whoever starts on its GPUs does not measure what is about to go."""
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.world.records.remove, self.run.name)
-        if self._running and action.planned and not self._holds_gpu:
+        if self._running and action.planned and not self._turn.held:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._take_gpus(), _STOP_LOCK_S)
+                await asyncio.wait_for(self._turn.take(), _STOP_LOCK_S)
 
     async def _clean(self) -> None:
         removed = await asyncio.to_thread(self._leftovers.clean)

@@ -36,11 +36,12 @@ from toolkit.supervise import (
     telemetry,
 )
 from toolkit.supervise.adopt import Adoption, take_over
-from toolkit.supervise.attempt import Attempt, Diagnose, FreeMemory, GpuStarts, Keep, Reserve, World, Wrap
+from toolkit.supervise.attempt import Attempt, Diagnose, Keep, Reserve, World, Wrap
 from toolkit.supervise.changes import Changes
 from toolkit.supervise.chronicle import Chronicle
 from toolkit.supervise.clock import Calendar, SystemClock
 from toolkit.supervise.control import Control
+from toolkit.supervise.gpu_turn import FreeMemory, GpuStarts
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import Guard
 from toolkit.supervise.journal import Journal
