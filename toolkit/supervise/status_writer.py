@@ -25,6 +25,7 @@ class StatusWriter:
         """``told``: how each write went."""
         self._folder, self._snapshot, self._told = folder, snapshot, told
         self._wanted = asyncio.Event()
+        self._turn = asyncio.Lock()  # a write that leaving cuts off goes on in its thread: the last one waits for it
 
     def note(self) -> None:
         """Something changed."""
@@ -53,9 +54,10 @@ class StatusWriter:
     async def _write(self) -> bool:
         """Whether the disk took it; a full one stops no service."""
         error: OSError | None = None
-        try:
-            await asyncio.to_thread(self._folder.write_status, self._snapshot())
-        except OSError as refusal:
-            error = refusal
+        async with self._turn:
+            try:
+                await asyncio.to_thread(self._folder.write_status, self._snapshot())
+            except OSError as refusal:
+                error = refusal
         self._told("status", error)
         return error is None
