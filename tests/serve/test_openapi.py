@@ -114,6 +114,15 @@ def test_fuzzed_by_its_description_no_server_fails_or_answers_otherwise(tmp_path
             fuzz(found.ok(), [*CHECKS, more])
 
 
+@pytest.mark.parametrize("path", BODIES["engine"])
+def test_a_stream_is_what_its_description_says(tmp_path: Path, path: str) -> None:
+    with in_thread(lambda: SERVERS["engine"](tmp_path)) as url:
+        operation = schemathesis.openapi.from_url(f"{url}/openapi.json")[path]["POST"]
+        asked = {"stream": True, "prompt": "hello", "messages": [{"role": "user", "content": "hello"}]}
+        response = operation.Case(body=asked, media_type="application/json").call_and_validate(checks=CHECKS)
+    assert response.headers["content-type"][0].startswith("text/event-stream")
+
+
 def only_the_prompt_may_be_refused(_: Any, response: schemathesis.Response, case: schemathesis.Case) -> None:
     """Prompts can be too long or empty in tokens, and templates refuse messages: no schema tells that."""
     positive = case.meta is not None and case.meta.generation.mode.is_positive

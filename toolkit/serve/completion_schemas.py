@@ -6,7 +6,7 @@ from typing import Any
 
 from toolkit.serve import schemas as s
 from toolkit.serve.completions import DEFAULT_COMPLETION_TOKENS, MAX_LOGPROBS, MAX_SEED, MAX_STOPS, UNSUPPORTED
-from toolkit.serve.openapi import OF_INFERENCE, Operation
+from toolkit.serve.openapi import ANYTHING, OF_INFERENCE, Operation
 
 COMPLETIONS_PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"
@@ -80,7 +80,8 @@ def _answer(kind: str, choice: dict[str, Any]) -> dict[str, Any]:
         "choices": s.listing(choice, 1),
         "usage": _USAGE,
     }
-    return {"application/json": s.record(fields, *fields), EVENTS: s.text()}
+    # No schema: it would be read as one of all events together by some, of each event by others.
+    return {"application/json": s.record(fields, *fields), EVENTS: ANYTHING}
 
 
 def chat() -> Operation:
