@@ -107,6 +107,14 @@ def test_interrupting_a_detached_start_stops_what_it_started(program, deployment
     assert program("status").wait() == 1
 
 
+def test_a_detached_start_tells_its_stages_on_the_way(program, deployment):
+    up = program("up", deployment(SILENT), "--detach")
+    read_until(up, "stderr", "web: PRELOAD")
+    up.send_signal(signal.SIGINT)
+    up.communicate()
+    assert up.returncode == 130
+
+
 def test_of_two_detached_starts_each_gets_its_own_answer(program, deployment):
     file = deployment(SERVER)
     answers = [json.loads(each.communicate()[0]) for each in [program("up", file, "--detach", "--json") for _ in "ab"]]

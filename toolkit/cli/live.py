@@ -150,8 +150,9 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     argv += [] if timeout_s is None else ["--timeout", f"{timeout_s}s"]
     with os.fdopen(os.memfd_create("answer"), "rb") as answer:  # its own, and there even when the disk is full
         with log.open("ab") as err:
+            relay = _Relay(log)
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=answer, stderr=err, start_new_session=True)
-        document = _answer_or_stop(child, answer, log)
+        document = _answer_or_stop(child, answer, relay)
     if "error" in document:
         told = errors.of_document(document["error"])
         output.error(told if told.where or isinstance(told, ManyFaultsError) else told.at(str(log)), as_json)
@@ -165,25 +166,42 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     return 0
 
 
-def _answer_or_stop(child: subprocess.Popen[bytes], answer: IO[bytes], log: Path) -> dict[str, Any]:
+class _Relay:
+    """What is written to a file from now on, said on standard error line by line."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self._at_bytes = log, log.stat().st_size
+
+    def say_new(self) -> None:
+        with self.log.open("rb") as file:
+            file.seek(self._at_bytes)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        if newline:
+            self._at_bytes += len(whole) + 1
+            output.say(whole.decode(errors="replace"))
+
+
+def _answer_or_stop(child: subprocess.Popen[bytes], answer: IO[bytes], relay: _Relay) -> dict[str, Any]:
     """The answer; a Ctrl-C before it comes stops what was started."""
     try:
-        return _wait_for_answer(child, answer, log)
+        return _wait_for_answer(child, answer, relay)
     except KeyboardInterrupt:
         child.terminate()
         child.wait()
         raise
 
 
-def _wait_for_answer(child: subprocess.Popen[bytes], answer: IO[bytes], log: Path) -> dict[str, Any]:
+def _wait_for_answer(child: subprocess.Popen[bytes], answer: IO[bytes], relay: _Relay) -> dict[str, Any]:
     """The first document that the child prints: its status when ready, or its error."""
     while True:
         ended = child.poll() is not None
         written = os.pread(answer.fileno(), os.fstat(answer.fileno()).st_size, 0)  # the offset is the child's too
         line, newline, _ = written.partition(b"\n")
+        relay.say_new()
         if newline:
             document: dict[str, Any] = json.loads(line)
             return document
         if ended:
-            raise ToolkitError("'up' ended without a word", str(log), "Its log may say why.", code="detach_failed")
+            hint = "Its log may say why."
+            raise ToolkitError("'up' ended without a word", str(relay.log), hint, code="detach_failed")
         time.sleep(POLL_S)
