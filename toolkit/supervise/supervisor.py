@@ -24,7 +24,6 @@ from toolkit.host import gpu_use as devices
 from toolkit.names import nearest
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import (
-    changes,
     containers,
     document,
     failures,
@@ -49,6 +48,7 @@ from toolkit.supervise.lifecycle import Event, Instance, State
 from toolkit.supervise.look import GpuUse
 from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.records import Record
+from toolkit.supervise.roster import Roster
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.service_log import ServiceLog
 from toolkit.supervise.state import Owner, StateFolder
@@ -100,8 +100,7 @@ class Supervisor:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.deployment = deployment
-        self._runs = {run.name: run for run in services}
-        self._gates = [run.gate() for run in services]
+        self._roster = Roster.of(services)
         self._folder = StateFolder(state_dir)
         self._control_port = control_port or 0
         self._clock = clock or SystemClock()
@@ -118,7 +117,6 @@ class Supervisor:
         self._find_groups = find_groups
         self._environ = environ
         self._reload, self._reloading = reload, asyncio.Lock()
-        self._leaving, self._gone = set[str](), set[str]()  # what is removed: until it has ended, and then
         self._on_change = on_change or (lambda _: None)
         self._instances = {run.name: self._instance(run) for run in services}
         self._attempts: dict[str, Attempt] = {}
@@ -167,9 +165,9 @@ class Supervisor:
         spans = telemetry.find(self._environ, self.deployment, self._calendar.unix_s, self._say)
         self._cleanup.push_async_callback(spans.close)
         self._chronicle = Chronicle(self._journal, self._metrics, spans, self._clock)
-        adopted = await asyncio.to_thread(take_over, self._folder, previous, self._runs) if previous else {}
+        adopted = await asyncio.to_thread(take_over, self._folder, previous, self._roster.runs) if previous else {}
         self._heir_of = previous if adopted else None
-        wanted = [run.ports() for run in self._runs.values() if run.name not in adopted]
+        wanted = [run.ports() for run in self._roster.runs.values() if run.name not in adopted]
         ports.ensure_free({name: port for each in wanted for name, port in each.items()})
         process.become_subreaper()
         cookie = previous.cookie if previous and adopted else secrets.token_hex(8)
@@ -181,7 +179,7 @@ class Supervisor:
         http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
         self._world = self._make_world(http=http, cookie=cookie, groups=groups)
         await asyncio.to_thread(self._begin_logs, adopted)
-        self._attempts = {name: self._attempt(name, 1) for name in self._runs if name not in adopted}
+        self._attempts = {name: self._attempt(name, 1) for name in self._roster.runs if name not in adopted}
         await self._open_control()
         self._adopt(adopted)
         self._heir_of = None  # from here on we take them down
@@ -194,7 +192,7 @@ class Supervisor:
             self._instances[name] = replace(self._instances[name], attempt=record.attempt)
             told = self._teller(name, record.attempt)
             post = partial(self._post, name)
-            attempt = Adoption(self._runs[name], record.attempt, self._world, post, told, record=record)
+            attempt = Adoption(self._roster.runs[name], record.attempt, self._world, post, told, record=record)
             self._attempts[name] = attempt
             attempt.begin()
             self._inbox.append((name, lifecycle.Begin(record.attempt)))
@@ -203,7 +201,7 @@ class Supervisor:
         self._guard = Guard(cookie, groups)
         self._cleanup.push_async_callback(self._guard.dismiss)
         self._container_guard = containers.Guard(
-            cookie, (run.container for run in self._runs.values() if run.container)
+            cookie, (run.container for run in self._roster.runs.values() if run.container)
         )
         self._cleanup.push_async_callback(self._container_guard.dismiss)
 
@@ -258,17 +256,17 @@ class Supervisor:
         try:
             await asyncio.wait_for(self._until(self._ready_or_never), timeout_s)
         except asyncio.TimeoutError:
-            reasons = document.not_ready(self._gates, self._instances, self.activity(), self._clock.now())
+            reasons = document.not_ready(self._roster.gates, self._instances, self.activity(), self._clock.now())
             raise not_ready.in_time(timeout_s or 0.0, reasons, self._folder, self.snapshot()) from None
         self._raise_if_failed()
 
     def _ready_or_never(self) -> bool:
-        required = [self._instances[gate.name] for gate in self._gates if gate.required]
-        measured = gates.all_ready(self._gates, self._instances) and all(each.measured for each in required)
+        required = [self._instances[gate.name] for gate in self._roster.gates if gate.required]
+        measured = gates.all_ready(self._roster.gates, self._instances) and all(each.measured for each in required)
         return measured or self._stopping or gates.all_at_rest(self._instances) or bool(self._failed())
 
     def _failed(self) -> list[Instance]:
-        required = [self._instances[gate.name] for gate in self._gates if gate.required]
+        required = [self._instances[gate.name] for gate in self._roster.gates if gate.required]
         return [instance for instance in required if instance.state is State.FAILED]
 
     async def wait_stopped(self) -> None:
@@ -345,13 +343,12 @@ class Supervisor:
 
     def running(self) -> dict[str, ServiceRun]:
         """Services of which something runs, or is about to, and that are wanted."""
-        resting = self.resting() | self._leaving
-        return {name: run for name, run in self._runs.items() if name not in resting}
+        resting = self.resting() | self._roster.leaving
+        return {name: run for name, run in self._roster.runs.items() if name not in resting}
 
     def compare(self, services: Sequence[ServiceRun]) -> Changes:
         """What would be different with these services."""
-        wanted = changes.specs([run for run in self._runs.values() if run.name not in self._leaving])
-        return changes.compare(wanted, changes.specs(services), self.resting())
+        return self._roster.compare(services, self.resting())
 
     def apply(self, services: Sequence[ServiceRun], on_death: OnDeath = "kill") -> Changes:
         """What was different: from now on these services are wanted. Only what is different is restarted."""
@@ -360,34 +357,27 @@ class Supervisor:
         self._world = replace(self._world, keeps=on_death == "keep")
         with contextlib.suppress(OSError):  # a full disk: what it says of our death is as old as the last one written
             self._write_owner()
-        self._leaving |= set(found.removed)
         self._journal.tell("deployment", state="reloaded", deployment=self.deployment, **found.document())
+        self._roster = self._roster.changed(services, found)
         for run in services:
-            self._want(run, anew=run.name in (*found.added, *found.changed, *found.started))
+            self._want(run.name, anew=run.name in (*found.added, *found.changed, *found.started))
         for name in found.removed:
-            self._runs[name] = replace(self._runs[name], required=False, after=(), requires=())
             self._inbox.append((name, lifecycle.StopRequested(self._instances[name].attempt)))
-        leaving = [self._runs[name] for name in self._runs if name in self._leaving]
-        self._runs = {run.name: run for run in ([self._runs[run.name] for run in services] + leaving)}
-        self._gates = [run.gate() for run in self._runs.values()]
         self._settle()
         return found
 
-    def _want(self, run: ServiceRun, anew: bool) -> None:
-        """What runs keeps its launch and its place, and takes what only we look at; or a new attempt begins."""
-        self._leaving.discard(run.name)
-        self._gone.discard(run.name)
-        before = self._instances.get(run.name)
-        self._runs[run.name] = run if anew or before is None else run.as_placed(self._runs[run.name])
+    def _want(self, name: str, anew: bool) -> None:
+        """What runs goes on by the policy that is wanted now; or a new attempt begins."""
+        before, run = self._instances.get(name), self._roster.runs[name]
         if before is None:
             self._add(run)
             return
-        self._instances[run.name] = replace(before, policy=run.policy())
+        self._instances[name] = replace(before, policy=run.policy())
         if not anew:
             return
         if before.state is State.INIT and not before.begun:
-            self._attempts[run.name] = self._attempt(run.name, before.attempt)
-        self._inbox.append((run.name, lifecycle.RestartRequested(before.attempt)))
+            self._attempts[name] = self._attempt(name, before.attempt)
+        self._inbox.append((name, lifecycle.RestartRequested(before.attempt)))
 
     def _instance(self, run: ServiceRun) -> Instance:
         return Instance(run.name, run.policy(), since_s=self._clock.now())
@@ -400,14 +390,12 @@ class Supervisor:
 
     def _let_go(self) -> None:
         """What was removed and has ended is forgotten."""
-        gone = {name for name in self._leaving if self._instances[name].state in lifecycle.AT_REST}
-        for name in gone:
-            del self._runs[name], self._instances[name], self._attempts[name], self._logs[name]
+        ended = {name for name in self._roster.leaving if self._instances[name].state in lifecycle.AT_REST}
+        for name in ended:
+            del self._instances[name], self._attempts[name], self._logs[name]
             self._metrics.forget(name)
-        if gone:
-            self._leaving -= gone
-            self._gone |= gone
-            self._gates = [run.gate() for run in self._runs.values()]
+        if ended:
+            self._roster = self._roster.without(ended)
 
     def _named(self, name: str) -> Instance:
         if name not in self._instances:
@@ -418,7 +406,7 @@ class Supervisor:
 
     def snapshot(self) -> dict[str, Any]:
         """The document of ``coexist status --json``."""
-        runs = list(self._runs.values())
+        runs = list(self._roster.runs.values())
         now_s = self._clock.now()
         return document.status(
             self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar, address=self.address
@@ -435,16 +423,18 @@ class Supervisor:
 
     def resting(self) -> set[str]:
         """Services of which nothing runs, and nothing will unless somebody asks for it."""
-        return {name for name, each in self._instances.items() if each.state in lifecycle.AT_REST} | self._gone
+        return {name for name, each in self._instances.items() if each.state in lifecycle.AT_REST} | self._roster.gone
 
     def readiness(self) -> dict[str, Any]:
         """The answer of ``/readyz``: ``ready``, and each service's ``ready`` and ``state``."""
-        services = {name: document.readiness(name, self._gates, self._instances) for name in self._runs}
-        return {"ready": gates.all_ready(self._gates, self._instances), "services": services}
+        services = {name: document.readiness(name, self._roster.gates, self._instances) for name in self._roster.runs}
+        return {"ready": gates.all_ready(self._roster.gates, self._instances), "services": services}
 
     def metrics(self) -> bytes:
         """Prometheus text."""
-        return self._metrics.text(self._instances, gates.all_ready(self._gates, self._instances), self._clock.now())
+        return self._metrics.text(
+            self._instances, gates.all_ready(self._roster.gates, self._instances), self._clock.now()
+        )
 
     def progress(self) -> dict[str, warm.Progress | None]:
         """How far each service's stage is, as its program tells it."""
@@ -454,7 +444,7 @@ class Supervisor:
         """What each service that starts does or waits for, in words; none of the others."""
         found = {}
         for name, instance in self._instances.items():
-            others = gates.waiting_for(name, self._gates, self._instances)
+            others = gates.waiting_for(name, self._roster.gates, self._instances)
             told = self._attempts[name].activity if name in self._attempts else None
             if others:
                 found[name] = f"waits for {', '.join(others)}"
@@ -463,7 +453,9 @@ class Supervisor:
         return found
 
     def _attempt(self, name: str, number: int) -> Attempt:
-        return Attempt(self._runs[name], number, self._world, partial(self._post, name), self._teller(name, number))
+        return Attempt(
+            self._roster.runs[name], number, self._world, partial(self._post, name), self._teller(name, number)
+        )
 
     def _teller(self, name: str, number: int) -> Callable[[str], None]:
         def note(text: str) -> None:
@@ -490,9 +482,9 @@ class Supervisor:
 
     def _decide(self) -> bool:
         if self._stopping:
-            stops = gates.next_stops(self._gates, self._instances)
+            stops = gates.next_stops(self._roster.gates, self._instances)
             self._inbox.extend((name, lifecycle.StopRequested(self._instances[name].attempt)) for name in stops)
-        elif (start := gates.next_start(self._gates, self._instances)) is not None:
+        elif (start := gates.next_start(self._roster.gates, self._instances)) is not None:
             self._inbox.append(start)
         return bool(self._inbox)
 
