@@ -23,6 +23,7 @@ from tests.supervise.conftest import answer
 from toolkit import processes
 from toolkit.errors import ToolkitError
 from toolkit.supervise import client
+from toolkit.supervise.groups import Groups
 from toolkit.supervise.state import Owner, StateFolder, read_events
 
 _choosing = threading.Lock()
@@ -161,6 +162,9 @@ class Scene:
         for pid in (*self.guardians(), *self.members()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for owner in self.owners:
+            if groups := Groups.left(owner.group, owner.cookie):
+                until(lambda groups=groups: groups.close() or not groups.folder.exists())
         self.cleanup.close()
 
 
