@@ -107,7 +107,7 @@ def test_up_exits_when_ready_with_the_status_of_that_moment(coexist, deployment)
 
 def test_not_ready_in_time_is_exit_code_4_with_what_is_missing(coexist, deployment):
     silent = deployment(argv=[sys.executable, "-c", "import time; time.sleep(60)"])
-    answer = coexist("up", silent, "--exit-when-ready", "--timeout", "1s", "--json")
+    answer = coexist("up", silent, "--exit-when-ready", "--timeout", "5s", "--json")
     assert answer.code == 4
     assert "web" in answer.error["what"]
 

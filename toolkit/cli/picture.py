@@ -87,15 +87,15 @@ def _boot_seconds(service: Mapping[str, Any]) -> float:
 
 
 def parts(status: Mapping[str, Any]) -> Table:
-    """What the time before PRIME went into, part by part."""
-    told = {service["name"]: _parts(service) for service in status["services"]}
-    columns = dict.fromkeys(name for times in told.values() for name in times)
+    """What the time of a start went into: a row for each part, a column for each service that tells of any."""
+    told = {name: times for name, times in ((s["name"], _parts(s)) for s in status["services"]) if times}
     table = Table(box=None, pad_edge=False)
-    table.add_column("service", header_style="bold")
-    for name in columns:
-        table.add_column(name.replace("_", " "), header_style="bold", justify="right")
-    for service, times in told.items():
-        table.add_row(service, *(format_duration(times[name]) if name in times else "-" for name in columns))
+    table.add_column("part", header_style="bold")
+    for name in told:
+        table.add_column(name, header_style="bold", justify="right")
+    for part in dict.fromkeys(part for times in told.values() for part in times):
+        cells = (format_duration(times[part]) if part in times else "-" for times in told.values())
+        table.add_row(part.replace("_", " "), *cells)
     return table
 
 
