@@ -115,12 +115,10 @@ def releases(case: Case) -> Iterator[Hit]:
             yield _again(case, role, engine, "engine-tensorrt-version", {"built": plan, "found": tensorrt})
 
 
-def _again(  # noqa: PLR0917
-    case: Case, role: Role, engine: EngineFolder, rule: str, values: Mapping[str, object], spared: bool = False
-) -> Hit:
+def _again(case: Case, role: Role, engine: EngineFolder, rule: str, values: Mapping[str, object]) -> Hit:
     """An engine that does not fit: where its recipe can build it again, 'up' does, and that is a step."""
     recipe = _recipe(case, role)
-    if spared or (recipe is not None and (recipe.checkpoint is not None or recipe.model is not None)):
+    if recipe is not None and (recipe.checkpoint is not None or recipe.model is not None):
         return Hit(rule, engine.name, role.environment, values, severity="warning", effect="step")
     return Hit(rule, engine.name, role.environment, values)
 

@@ -31,12 +31,11 @@ def ambiguous(kind: str, reason: str) -> ToolkitError:
     )
 
 
-def foreign(saw: str, hint: str | None = None) -> ToolkitError:
+def foreign(saw: str) -> ToolkitError:
     """The refusal of a text that is none of the three kinds; ``saw`` says what it looks like."""
     return ToolkitError(
         f"This is none of the texts that can be read; it looks like {saw}.",
-        hint=hint
-        or "Give it the output of 'nvidia-smi topo -m', 'nvidia-smi -L' or 'nvidia-smi --query-gpu=… --format=csv'.",
+        hint="Give it the output of 'nvidia-smi topo -m', 'nvidia-smi -L' or 'nvidia-smi --query-gpu=… --format=csv'.",
         code="foreign_text",
         saw=saw,
     )

@@ -33,9 +33,9 @@ def listing(items: Schema, low: int | None = None, high: int | None = None, abou
     return _typed("array", about, {"items": items, **_given(minItems=low, maxItems=high)})
 
 
-def record(fields: Mapping[str, Schema], *required: str, about: str = "") -> dict[str, Any]:
+def record(fields: Mapping[str, Schema], *required: str) -> dict[str, Any]:
     """An object; fields that are not named here are allowed."""
-    return _typed("object", about, {"properties": dict(fields), **({"required": list(required)} if required else {})})
+    return _typed("object", "", {"properties": dict(fields), **({"required": list(required)} if required else {})})
 
 
 def one_of(*values: str, about: str = "", **more: Any) -> dict[str, Any]:
@@ -43,10 +43,9 @@ def one_of(*values: str, about: str = "", **more: Any) -> dict[str, Any]:
     return _typed("string", about, {"enum": list(values), **more})
 
 
-def either(*alternatives: Schema, about: str = "") -> dict[str, Any]:
+def either(*alternatives: Schema) -> dict[str, Any]:
     """Any of these; alternatives within alternatives are one list."""
-    flat = [one for schema in alternatives for one in schema.get("anyOf", [schema])]
-    return {"anyOf": flat, **({"description": about} if about else {})}
+    return {"anyOf": [one for schema in alternatives for one in schema.get("anyOf", [schema])]}
 
 
 def optional(schema: Schema) -> dict[str, Any]:
