@@ -64,7 +64,9 @@ def test_every_family_computes_what_transformers_computes(tmp_path: Path, kind: 
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])
 @pytest.mark.parametrize("seconds", [(), (None, 3, None, 5)])
-def test_padding_of_a_batch_changes_no_text(tmp_path: Path, kind: str, seconds: tuple[int | None, ...]) -> None:
+def test_padding_of_a_batch_changes_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, seconds: tuple[int | None, ...]
+) -> None:
     sizes = {k: v for k, v in BERT.items() if k.startswith(("num_", "hidden_s", "inter"))}
     config = AutoConfig.for_model(kind, vocab_size=64, max_position_embeddings=24, **sizes, **SMALL[kind])
     AutoModel.from_config(config).eval().save_pretrained(tmp_path)
@@ -77,10 +79,11 @@ def test_padding_of_a_batch_changes_no_text(tmp_path: Path, kind: str, seconds: 
             return super().__call__(q, *rest)
 
     texts = [*TEXTS, [5] * 20, [6] * 20, [7] * 20]
+    given = (*seconds, *[None] * 3) if seconds else ()
     with torch.inference_mode():
-        plain = encoder.forward(texts, Attention("sdpa"), (*seconds, *[None] * 3) if seconds else ())
-        encoder.pads = True
-        padded = encoder.forward(texts, Observed("sdpa"), (*seconds, *[None] * 3) if seconds else ())
+        padded = encoder.forward(texts, Observed("sdpa"), given)
+        monkeypatch.setattr(encoder, "_fillers", lambda count: iter(()))
+        plain = encoder.forward(texts, Attention("sdpa"), given)
     torch.testing.assert_close(padded, plain, atol=1e-5, rtol=1e-4)
     assert set(seen) == {96}  # of 83
 

@@ -109,9 +109,8 @@ class FrontendBackend:
         return {"asked": self._asked, **used, "kernels": " ".join(path.kernels)}
 
     def warmup_keys(self, mode: WarmupMode) -> list[str]:
-        """Every bucket of texts and lengths that fits a batch, as ``TEXTSxTOKENS``."""
-        buckets = token_buckets if self.encoder.pads else warmup_buckets
-        keys = buckets(self._limits, self._tokenizer.max_length)
+        """Every number of tokens that a batch is padded to, as ``TEXTSxTOKENS``."""
+        keys = token_buckets(self._limits, self._tokenizer.max_length)
         return keys if mode == "full" else keys[:1]
 
     def run_key(self, key: str) -> None:
@@ -205,15 +204,10 @@ def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_exception(ApiError(500, f"the encoder failed: {error}"))
 
 
-def warmup_buckets(limits: Limits, max_length: int) -> list[str]:
-    """Keys of all pairs of a power of four of texts and of tokens that fit a batch, the bounds included."""
-    pairs = [(n, length) for n in _powers(1, limits.max_batch) for length in _powers(min(16, max_length), max_length)]
-    return [f"{n}x{length}" for n, length in pairs if n == 1 or n * length <= limits.max_batch_tokens]
-
-
 def token_buckets(limits: Limits, max_length: int) -> list[str]:
     """Keys of one batch for each number of tokens that batches are padded to."""
-    most = padded(min(limits.max_batch_tokens, limits.max_batch * max_length), sys.maxsize)
+    # One text may be longer than a batch of several is.
+    most = padded(max(max_length, min(limits.max_batch_tokens, limits.max_batch * max_length)), sys.maxsize)
     return [_fewest_texts(tokens, max_length) for tokens in padded_sizes(most)]
 
 
@@ -221,14 +215,6 @@ def _fewest_texts(tokens: int, max_length: int) -> str:
     """The key of the fewest equal texts that are padded to exactly so many tokens; texts of one token always are."""
     lengths = ((texts, min(max_length, tokens // texts)) for texts in range(1, tokens + 1))
     return next(f"{texts}x{length}" for texts, length in lengths if padded(texts * length, sys.maxsize) == tokens)
-
-
-def _powers(first: int, last: int) -> list[int]:
-    values = []
-    while first < last:
-        values.append(first)
-        first *= 4
-    return [*values, last]
 
 
 def load(backend: FrontendBackend, options: Any, status: Status, notify: Callable[[], None]) -> Batcher:

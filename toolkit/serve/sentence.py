@@ -183,11 +183,6 @@ class SentenceEncoder:
         return min(limit, self._config.max_seq_length or limit)
 
     @property
-    def pads(self) -> bool:
-        """True when batches are padded to few numbers of tokens."""
-        return self._encoder.pads
-
-    @property
     def dimension(self) -> int:
         """The length of an embedding."""
         return self._encoder.config.hidden * len(self._config.pooling)
