@@ -15,6 +15,7 @@ from tests.supervise.conftest import until
 from toolkit import processes
 from toolkit.runtimes.base import Container
 from toolkit.supervise import container_guardian, containers, process
+from toolkit.supervise import guard as guard_module
 
 RUN = ("docker", "run", "--rm", "--name", "coexist-node-llm", "x:1", "sleep", "600")
 COOKIE = "0123456789abcdef"
@@ -97,7 +98,7 @@ async def test_a_guardian_removes_them_when_its_supervisor_vanishes_and_not_when
     guard = containers.Guard(COOKIE, [container])
     assert not guard.keep()
     (guardian,) = guard._guardians.values()
-    containers._close(guardian)  # as the kernel does when the supervisor is killed
+    guard_module.close_pipe(guardian)  # as the kernel does when the supervisor is killed
     await asyncio.to_thread(client.wait, 10)
     await until(lambda: docker.processes() == [])
     await until(guard.keep)
@@ -117,7 +118,7 @@ async def test_a_container_that_comes_later_is_guarded_too(docker: Engine, tmp_p
     guard.cover([container])
     guard.cover([container])  # once is enough
     (guardian,) = guard._guardians.values()
-    containers._close(guardian)
+    guard_module.close_pipe(guardian)
     assert await asyncio.to_thread(client.wait, 10) == 128 + 9
     await until(guard.keep)
     await guard.dismiss()

@@ -12,7 +12,7 @@ import pytest
 from tests.supervise.conftest import RUN, carriers, mark, until
 from toolkit import processes
 from toolkit.supervise import guardian, process
-from toolkit.supervise.guard import Guard, _close_pipe, cookie_prefix
+from toolkit.supervise.guard import Guard, close_pipe, cookie_prefix
 
 SLEEPS = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 
@@ -50,7 +50,7 @@ async def test_a_guardian_that_is_dismissed_kills_nothing() -> None:
 def vanish(guard: Guard) -> None:
     """As the kernel does when the supervisor is killed."""
     for each in guard._guardians:
-        _close_pipe(each)
+        close_pipe(each)
 
 
 async def gone(guard: Guard) -> None:

@@ -5,9 +5,7 @@ The process that an attempt starts is only the client; whoever kills it leaves t
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +14,7 @@ from pathlib import Path
 from toolkit import processes
 from toolkit.runtimes.base import Container
 from toolkit.supervise import container_guardian as guardian
-from toolkit.supervise import process
+from toolkit.supervise import guard, process
 from toolkit.supervise.process import COOKIE_NAME
 
 DEPLOYMENT, ATTEMPT = "coexist.deployment", "coexist.attempt"
@@ -120,22 +118,10 @@ class Guard:
         """True when a guardian was gone and a new one was started."""
         gone = [program for program, each in self._guardians.items() if process.poll(each) is not None]
         for program in gone:
-            _close(self._guardians[program])
+            guard.close_pipe(self._guardians[program])
             self._guardians[program] = self._start(program)
         return bool(gone)
 
     async def dismiss(self) -> None:
         """Tells them that all was stopped in good order, and reaps them."""
-        for each in self._guardians.values():
-            if each.stdin is not None:
-                with contextlib.suppress(OSError):
-                    os.write(each.stdin.fileno(), b"done\n")
-            _close(each)
-        while any(process.poll(each) is None for each in self._guardians.values()):  # noqa: ASYNC110 (no event tells it everywhere)
-            await asyncio.sleep(0.005)
-
-
-def _close(of: subprocess.Popen[bytes]) -> None:
-    if of.stdin is not None:
-        with contextlib.suppress(OSError):
-            of.stdin.close()
+        await guard.dismiss(self._guardians.values())

@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from toolkit.supervise import guardian, process
@@ -52,18 +52,23 @@ class Guard:
         """How many guardians were gone, for each of which a new one was started."""
         gone = [each for each in self._guardians if process.poll(each) is not None]
         for each in gone:
-            _close_pipe(each)
+            close_pipe(each)
             self._guardians[self._guardians.index(each)] = started = self._start()
             _say(started, self._said)
         return len(gone)
 
     async def dismiss(self) -> None:
         """Tells them that all was stopped in good order, and reaps them."""
-        for each in self._guardians:
-            _say(each, b"done\n")
-            _close_pipe(each)
-        while any(process.poll(each) is None for each in self._guardians):  # noqa: ASYNC110 (no event tells it everywhere)
-            await asyncio.sleep(0.005)
+        await dismiss(self._guardians)
+
+
+async def dismiss(guardians: Collection[subprocess.Popen[bytes]]) -> None:
+    """Tells these guardians that all was stopped in good order, and reaps them."""
+    for each in guardians:
+        _say(each, b"done\n")
+        close_pipe(each)
+    while any(process.poll(each) is None for each in guardians):  # noqa: ASYNC110 (no event tells it everywhere)
+        await asyncio.sleep(0.005)
 
 
 def _say(to: subprocess.Popen[bytes], words: bytes) -> None:
@@ -74,7 +79,8 @@ def _say(to: subprocess.Popen[bytes], words: bytes) -> None:
             os.write(to.stdin.fileno(), words)
 
 
-def _close_pipe(of: subprocess.Popen[bytes]) -> None:
+def close_pipe(of: subprocess.Popen[bytes]) -> None:
+    """It is told nothing more: without a last word it does what it is there for."""
     if of.stdin is not None:
         with contextlib.suppress(OSError):
             of.stdin.close()
