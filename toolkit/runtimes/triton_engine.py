@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from toolkit.config.models import Service
 from toolkit.errors import ManyFaultsError, ToolkitError
-from toolkit.runtimes import generative, knobs
+from toolkit.runtimes import generative, knobs, trtllm_built
 from toolkit.runtimes import triton_repository as repository
 from toolkit.runtimes.base import Assignment, Context
 from toolkit.runtimes.triton_options import Given
@@ -154,11 +152,7 @@ class Engine:
             what = f"runtime 'triton' serves engines of 'builder: trtllm', not of '{recipe.builder}'"
             raise ToolkitError(what, f"{where}.engine", f"Write 'runtime: {recipe.builder}'.", code="unsupported")
         faults = [*_release_faults(told, self.context, where), *_size_faults(told, service, where)]
-        built_fmha = _fmha(told, recipe.fmha if recipe is not None else None)
-        if service.fmha is not None and built_fmha is not None and service.fmha != built_fmha:
-            what = f"the service asks for 'fmha: {service.fmha}', its engine is built with 'fmha: {built_fmha}'"
-            hint = "Change the recipe and build again."
-            faults.append(ToolkitError(what, f"{where}.fmha", hint, code="fmha_mismatch"))
+        faults += trtllm_built.fmha_faults(self.context, told)
         able = self._able()
         faults += refused_features(able, service.options, f"{where}.options") if able is not None else ()
         if faults:
@@ -185,8 +179,8 @@ def release(context: Context) -> str | None:
 
 
 def _release_faults(told: Mapping[str, Any], context: Context, where: str) -> Iterator[ToolkitError]:
-    built, serves = told.get("release") or told.get("trtllm_version"), release(context)
-    if built is not None and serves is not None and _public(str(built)) != _public(serves):
+    built, serves = trtllm_built.release(told), release(context)
+    if built is not None and serves is not None and built != trtllm_built.public(serves):
         yield ToolkitError(
             f"the engine was built by TensorRT-LLM {built}, and the back end of {serves} is to serve it",
             f"{where}.environment",
@@ -201,16 +195,3 @@ def _size_faults(told: Mapping[str, Any], service: Service, where: str) -> Itera
         if isinstance(built, int) and built != asked:
             what = f"its engine is built for {key} {built}, the service has {key} {asked}"
             yield ToolkitError(what, f"{where}.{key}", f"Write '{key}: {built}'.", code="world_size")
-
-
-def _public(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version
-
-
-def _fmha(told: Mapping[str, Any], asked: str | None) -> str | None:
-    plugins = told.get("plugin_config")
-    built = plugins.get("context_fmha") if isinstance(plugins, Mapping) else None
-    return {True: "enable", False: "disable"}.get(built, asked) if isinstance(built, bool) else built or asked

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from toolkit.config.models import Recipe, Service
 from toolkit.errors import ToolkitError
-from toolkit.runtimes import program_options, trtllm_release
+from toolkit.runtimes import program_options, trtllm_built, trtllm_release
 from toolkit.runtimes.base import Context
 from toolkit.runtimes.generative import DEFAULT_NUM_TOKENS, GRAPH_POOL_BYTES, Sizes, kv_dtype_bytes_of
 from toolkit.runtimes.trtllm_guards import CHUNKED_PREFILL, DRAFT_TOKENS, KV_REUSE
@@ -62,7 +60,8 @@ def _engine(context: Context, release: Release) -> Served:
         what = f"runtime 'trtllm' serves engines of 'builder: trtllm', not of '{recipe.builder}'"
         raise ToolkitError(what, f"{where}.engine", f"Write 'runtime: {recipe.builder}'.", code="unsupported")
     _check_release(told, release, f"{where}.environment")
-    _check_fmha(context, told)
+    for fault in trtllm_built.fmha_faults(context, told):
+        raise fault
     for key in ("tp_size", "pp_size"):
         _check_size(context, key, _built_size(key, told, recipe))
     able = told.get("features") or (NONE if recipe is not None and recipe.fmha == "disable" else None)
@@ -124,8 +123,8 @@ def _engine_backend(release: Release, where: str) -> str | None:
 
 
 def _check_release(told: Mapping[str, Any], release: Release, where: str) -> None:
-    built = told.get("release") or told.get("trtllm_version")
-    if built is None or release.assumed or _public(str(built)) == release.version:
+    built = trtllm_built.release(told)
+    if built is None or release.assumed or built == release.version:
         return
     raise ToolkitError(
         f"the engine was built by TensorRT-LLM {built}, and {release.version} is to serve it: plugins differ silently",
@@ -133,32 +132,6 @@ def _check_release(told: Mapping[str, Any], release: Release, where: str) -> Non
         "Build and serve it in the same environment.",
         code="release_differs",
     )
-
-
-def _public(version: str) -> str:
-    try:
-        return Version(version).public
-    except InvalidVersion:
-        return version
-
-
-def _check_fmha(context: Context, told: Mapping[str, Any]) -> None:
-    asked, built = context.service.fmha, _fmha(told, context.recipe)
-    if asked is not None and built is not None and asked != built:
-        raise ToolkitError(
-            f"the service asks for 'fmha: {asked}', its engine is built with 'fmha: {built}'",
-            f"services.{context.name}.fmha",
-            "Change the recipe and build again.",
-            code="fmha_mismatch",
-        )
-
-
-def _fmha(told: Mapping[str, Any], recipe: Recipe | None) -> str | None:
-    plugins = told.get("plugin_config")
-    built = plugins.get("context_fmha") if isinstance(plugins, Mapping) else None
-    if isinstance(built, bool):
-        return "enable" if built else "disable"
-    return str(built) if built in ("enable", "disable") else recipe.fmha if recipe is not None else None
 
 
 def _built_size(key: str, told: Mapping[str, Any], recipe: Recipe | None) -> int | None:
