@@ -15,9 +15,9 @@ from torch import Tensor
 
 from toolkit.errors import ToolkitError
 from toolkit.serve import native, packing
-from toolkit.serve.architecture import read_json
 from toolkit.serve.isa import missing_features
 from toolkit.serve.kv_cache import divide, workspace_bytes
+from toolkit.serve.model_files import read_json
 from toolkit.serve.replay import GraphPool, Pool, Replays
 from toolkit.serve.sizes import padded, padded_sizes
 from toolkit.serve.weights import load_tensors
