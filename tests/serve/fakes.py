@@ -66,6 +66,7 @@ class FakeEngine:
         self.gate.set()
         self.batches: list[int] = []
         self.pieces: list[int] = []
+        self.kept: list[bool] = []
         self.prompts: dict[int, bytes] = {}
         self.ran: list[str] = []
         self.in_slots: dict[int, list[int]] = {}
@@ -73,6 +74,9 @@ class FakeEngine:
 
     def length(self, slot: int) -> int:
         return 0
+
+    def wipe(self, slot: int) -> None:
+        """Nothing: no slot looks at what another request left."""
 
     def load_blocks(self, slot: int, blocks: Sequence[int]) -> None:
         raise AssertionError("nothing is stored")
@@ -97,7 +101,8 @@ class FakeEngine:
         self.batches.append(len(slots))
         return torch.stack([self._next(slot) for slot in slots])
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int, *, keep: bool = True) -> None:
+        self.kept.append(keep)
         del self.in_slots[slot]
 
     def shapes(self, mode: str) -> list[str]:

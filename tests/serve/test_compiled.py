@@ -103,6 +103,17 @@ def test_a_full_slot_between_others_is_no_harm(tmp_path: Path, make: Any) -> Non
     assert_same(logits[1], plain(model, [*PROMPT, 5]))
 
 
+def test_a_wiped_slot_is_rid_of_what_is_no_number(tmp_path: Path, make: Any) -> None:
+    engine, model, _ = make(tmp_path)
+    engine._cache[:, 0].fill_(float("nan"))
+    engine.prefill(0, PROMPT[:4])
+    assert engine.decode([0], [5]).isnan().any(), "a step looks past its last key"
+    engine.release(0)
+    engine.wipe(0)
+    engine.prefill(0, PROMPT[:4])
+    assert_same(engine.decode([0], [5])[0], plain(model, [*PROMPT[:4], 5]))
+
+
 def test_a_released_slot_remembers_nothing(tmp_path: Path, make: Any) -> None:
     engine, model, _ = make(tmp_path)
     engine.prefill(0, PROMPT)

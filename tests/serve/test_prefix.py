@@ -22,6 +22,7 @@ class SlotsOfTokens:
         self.slots: list[list[int]] = [[] for _ in range(SLOTS)]
         self.store: list[list[int]] = [[] for _ in range(stored_blocks)]
         self.computed = 0
+        self.wiped: list[int] = []
 
     def length(self, slot: int) -> int:
         return len(self.slots[slot])
@@ -39,6 +40,9 @@ class SlotsOfTokens:
 
     def release(self, slot: int) -> None:
         self.slots[slot] = []
+
+    def wipe(self, slot: int) -> None:
+        self.wiped.append(slot)
 
     def load_blocks(self, slot: int, blocks: Sequence[int]) -> None:
         self.slots[slot] = [token for block in blocks for token in self.store[block]]
@@ -105,6 +109,15 @@ def test_a_prompt_that_is_given_up_half_way_leaves_what_was_computed() -> None:
     assert cache.stored == 1
     fill(cache, 1, [1, 2, 3, 4])
     assert (engine.slots[1], cache.hit_tokens) == ([1, 2, 3, 4], 2)
+
+
+def test_what_failed_is_left_to_nobody() -> None:
+    engine = SlotsOfTokens(8)
+    cache = PrefixCache(engine)
+    fill(cache, 0, [1, 2, 3])
+    cache.release(0, keep=False)
+    fill(cache, 1, [1, 2, 3])
+    assert (cache.stored, cache.hit_tokens, engine.wiped) == (0, 0, [0])
 
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)

@@ -252,6 +252,7 @@ def test_logits_that_are_not_finite_are_an_error_and_no_text() -> None:
     bench.run()
     assert listener.ids == []
     assert listener.finished == [("error", "the engine's logits are not finite")]
+    assert bench.engine.kept == [False], "later prompts would inherit it"
 
 
 def test_the_first_token_is_timed_from_submission() -> None:

@@ -199,6 +199,10 @@ class CompiledEngine:
         if self._replays is not None:
             self._replays.between_requests(idle=not any(self._lengths))
 
+    def wipe(self, slot: int) -> None:
+        """Nothing of what the slot held can be met again: a mask hides numbers, but what is none stays none."""
+        self._cache[:, slot].zero_()
+
     @property
     def eager_steps(self) -> Mapping[str, int]:
         """Decode steps that no captured graph could take, by reason; empty on a processor."""

@@ -34,6 +34,9 @@ class BlockEngine(Protocol):
     def release(self, slot: int) -> None:
         """The slot is free afterwards."""
 
+    def wipe(self, slot: int) -> None:
+        """Nothing of what the slot held can be met again."""
+
     def load_blocks(self, slot: int, blocks: Sequence[int]) -> None:
         """The slot holds these blocks."""
 
@@ -94,11 +97,14 @@ class PrefixCache:
             self._tokens[slot].append(token)
         return logits
 
-    def release(self, slot: int) -> None:
-        """The slot is free afterwards; its whole blocks are kept."""
+    def release(self, slot: int, *, keep: bool = True) -> None:
+        """The slot is free afterwards; with ``keep`` its whole blocks are kept, else nothing is."""
         tokens = self._tokens.pop(slot, [])
         try:
-            self._save(slot, tokens[: self._engine.length(slot)])
+            if keep:
+                self._save(slot, tokens[: self._engine.length(slot)])
+            else:
+                self._engine.wipe(slot)
         finally:
             self._engine.release(slot)
 

@@ -35,8 +35,8 @@ class Engine(Protocol):
     def decode(self, slots: Sequence[int], token_ids: Sequence[int]) -> Tensor:
         """Logits [n, vocab] after one more token in each slot."""
 
-    def release(self, slot: int) -> None:
-        """The slot is free afterwards."""
+    def release(self, slot: int, *, keep: bool) -> None:
+        """The slot is free afterwards; with ``keep`` later prompts may use what it held."""
 
 
 class Listener(Protocol):
@@ -245,7 +245,7 @@ class Scheduler:
         self._active.remove(request)
         if self._filling is request:
             self._filling = None
-        self._engine.release(request.slot)
+        self._engine.release(request.slot, keep=reason != "error")
         heapq.heappush(self._free, request.slot)
         self._end(request, reason, message)
 
