@@ -90,7 +90,7 @@ class FakeEngine:
     def prefill(self, slot: int, token_ids: Sequence[int], start: int = 0) -> torch.Tensor:
         assert start or slot not in self.in_slots, "the slot is taken"
         self.pieces.append(len(token_ids))
-        prompt = self.prompts[slot] = self.prompts.get(slot, b"")[:start] + bytes(token_ids)
+        prompt = self.prompts[slot] = self.prompts.get(slot, b"")[:start] + bytes(token % EOS for token in token_ids)
         self.in_slots[slot] = [*self.reply(prompt), EOS]
         if self.fail_on is not None and self.fail_on in prompt:
             raise RuntimeError("scripted failure")
