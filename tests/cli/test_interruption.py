@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.cli.deployments import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
@@ -153,6 +156,24 @@ def test_a_lost_terminal_does_not_keep_up_from_its_work(program, deployment):
         up = program("up", deployment(SERVER), "--exit-when-ready", "--json", stderr=full)
         assert json.loads(up.communicate()[0])["ready"] is True
     assert up.returncode == 0
+
+
+def test_a_terminal_that_nobody_reads_halts_no_supervision(program, deployment):
+    reader, full = os.pipe()
+    os.set_blocking(full, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(full, b"x" * 4096):
+            pass
+    os.set_blocking(full, True)
+    up = program("up", deployment(SERVER), stdout=full, stderr=full)
+    os.close(full)
+    until(lambda: program("status", "--exit-code").wait() == 0)
+    assert program("restart", "web").wait() == 0
+    until(lambda: '"attempt": 2' in program("status", "--json").communicate()[0])
+    assert program("down").wait() == 0
+    with os.fdopen(reader, "rb") as read:
+        assert b"ready. Try:" in read.read(), "told late is not lost"
+    assert up.wait() == 0
 
 
 @pytest.mark.parametrize("command", [("status", "--watch", "--json"), ("logs", "-f")])

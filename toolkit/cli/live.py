@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from rich.text import Text
 
 from toolkit import errors, workflow
 from toolkit.assemble.launches import Stage
-from toolkit.cli import again, deadline, interruption, output, picture
+from toolkit.cli import again, aside, deadline, interruption, output, picture
 from toolkit.config import load
 from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
@@ -83,7 +83,8 @@ def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bo
         stage = workflow.prepare(deployment, home, screen.say)
     left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
     lean.slim()
-    return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
+    with aside.stderr():
+        return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
 
 
 def _still_preparing(timeout_s: float) -> NotReadyInTimeError:
@@ -101,7 +102,7 @@ async def _run(stage: Stage, screen: Screen, exit_when_ready: bool, timeout_s: f
             await supervisor.wait_ready(timeout_s)
         ready = not interrupts and supervisor.readiness()["ready"]
         if ready:
-            _show_ready(supervisor, stage, exit_when_ready, as_json)
+            await _told(supervisor, stage, exit_when_ready, as_json)
         if ready and not exit_when_ready:
             await supervisor.wait_stopped()
         screen.say("draining and stopping")
@@ -115,15 +116,26 @@ def _interrupt(supervisor: Supervisor, interrupts: list[int], number: int) -> No
     supervisor.request_stop()
 
 
-def _show_ready(supervisor: Supervisor, stage: Stage, exit_when_ready: bool, as_json: bool) -> None:
+async def _told(supervisor: Supervisor, stage: Stage, exit_when_ready: bool, as_json: bool) -> None:
+    """Returns when the answer was written, or when all was stopped while nobody read it."""
     status = supervisor.snapshot()
+    to_try = () if exit_when_ready else workflow.requests_to_try(stage, supervisor.address)
+    writing = asyncio.create_task(asyncio.to_thread(_show_ready, status, to_try, as_json))
+    stopped = asyncio.create_task(supervisor.wait_stopped())
+    done, _ = await asyncio.wait({writing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    for each in done:
+        await each
+
+
+def _show_ready(status: dict[str, Any], to_try: Sequence[str], as_json: bool) -> None:
     if as_json:
         output.document({**status, "changes": None})
         return
     _show(status)
-    if not exit_when_ready:
+    if to_try:
         output.line("ready. Try:")
-        for text in workflow.requests_to_try(stage, supervisor.address):
+        for text in to_try:
             output.line(f"  {text}")
         output.line("Ctrl-C drains and stops everything.")
     sys.stdout.flush()
