@@ -24,7 +24,7 @@ _REASONS = {
     errno.EACCES: "permission is denied",
     errno.EPERM: "permission is denied",
 }
-_PLACES = "COEXIST_HOME for engines and state, COEXIST_RUNTIME_DIR for reservations"
+_PLACES = "COEXIST_HOME for engines and state, COEXIST_CACHE for caches, COEXIST_RUNTIME_DIR for reservations"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What compilers and libraries write then, where no error number comes through.
 _FULL_TEXTS = (

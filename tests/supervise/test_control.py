@@ -22,6 +22,7 @@ from toolkit.errors import ToolkitError
 from toolkit.supervise import client, control, lifecycle
 from toolkit.supervise.control import bound_socket
 from toolkit.supervise.lifecycle import ILLEGAL_ARROWS
+from toolkit.supervise.socket_path import short_path
 from toolkit.supervise.supervisor import Supervisor
 
 Start = Callable[..., Any]
@@ -221,6 +222,16 @@ async def test_the_kernel_tells_who_connected(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
         assert control.peer_uid(ours) == os.geteuid()
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"config": 5}', b"\xff"])
+async def test_a_reload_that_names_no_file_is_refused_in_words(running: Start, state_dir: Path, body: bytes) -> None:
+    await running(tiny("a", "hang", grace_s=0.2))
+    with short_path(state_dir / "control.sock") as address:
+        unix = aiohttp.ClientSession(connector=aiohttp.UnixConnector(address))
+        async with unix as http, http.post("http://supervisor/v1/reload", data=body) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["code"] == "bad_request"
 
 
 async def test_another_user_is_refused_even_where_the_file_lets_everybody_in(

@@ -126,8 +126,7 @@ class Control:
 
     async def _reload(self, request: web.Request) -> web.Response:
         """``{"config": FILE}``; the answer comes when what is different has begun to be restarted."""
-        asked = await request.json()
-        changes = await self._supervisor.reload(Path(asked["config"]))
+        changes = await self._supervisor.reload(_config_in(await request.read()))
         return web.json_response({"schema": 1, "changes": changes}, status=202)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -142,6 +141,13 @@ class Control:
                 while True:
                     await response.write(await _next(queue))
         return response
+
+
+def _config_in(body: bytes) -> Path:
+    try:
+        return Path(json.loads(body)["config"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ToolkitError("the body names no file", hint='Send {"config": PATH}.', code="bad_request") from error
 
 
 def _missed(last_id: str | None, journal: Journal) -> list[dict[str, Any]]:
@@ -167,7 +173,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except ToolkitError as error:
         told = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint, **error.details}
-        status = 404 if error.code == "unknown_service" else 409
+        status = {"unknown_service": 404, "bad_request": 400}.get(error.code, 409)
         return web.json_response({"schema": 1, "error": told}, status=status, dumps=partial(json.dumps, default=str))
 
 
