@@ -184,6 +184,16 @@ async def test_what_outlived_its_supervisor_is_told_and_can_be_ended(keeper: Kee
         await asyncio.to_thread(client.down, state_dir)
 
 
+@pytest.mark.parametrize("damaged", ["", "{", '{"a": 1}'])
+async def test_who_left_it_behind_is_known_from_its_records_too(keeper: Keeper, state_dir: Path, damaged: str) -> None:
+    kill(keeper("keep", f"lone:{free_port()}:setsid-grandchild"))
+    StateFolder(state_dir).owner_file.write_text(damaged)
+    with pytest.raises(ToolkitError, match=r"has no supervisor: lone run on without one"):
+        await asyncio.to_thread(client.status, state_dir)
+    await asyncio.to_thread(client.down, state_dir)
+    assert carriers("lone") == []
+
+
 async def test_a_supervisor_that_cannot_start_leaves_what_serves_to_the_next(keeper: Keeper, state_dir: Path) -> None:
     port = free_port()
     kill(keeper("keep", f"heir:{port}"))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -287,3 +287,19 @@ def test_rotated_parts_and_other_services_are_no_ranks(tmp_path: Path) -> None:
     for name in ("stdout.rotated", "rank.log.1", "stdout.rotated.tmp"):
         (folder / name).write_text("")
     assert [str(path.relative_to(folder)) for path in logs.rank_files(log)] == ["1/rank.0/stdout"]
+
+
+def test_a_log_that_grows_faster_than_it_is_read_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"first\n")
+
+    def read(found: Iterator[object]) -> int:
+        count = 0
+        for count, _ in enumerate(found, 1):
+            assert count < 10, "it is read for ever"
+            with path.open("ab") as log:
+                log.write(b"more\n" * count)
+        return count
+
+    assert read(LogFile(path).pieces(0)) == 1
+    assert read(Cursor(LogFile(path)).lines()) == 2

@@ -200,7 +200,8 @@ class LogFile:
         return b"", first
 
     def pieces(self, start: int) -> Iterator[bytes]:
-        """All from ``start`` on."""
+        """All from ``start`` on; of a log that grows faster than it is read, what it has by now."""
+        end = self.end()
         while True:
             data, after = self.read(start)
             if not data and after == start:
@@ -208,6 +209,8 @@ class LogFile:
             start = after
             if data:
                 yield data
+            if start >= end:
+                return
 
 
 @dataclass
@@ -219,7 +222,11 @@ class Cursor:
     rest: bytes = b""
 
     def lines(self) -> Iterator[tuple[bytes, int]]:
-        """Lines that were finished since the last call, without their ends, each with the offset behind it."""
+        """Lines that were finished since the last call, without their ends, each with the offset behind it.
+
+        Of a log that grows faster than it is read, those that are finished by now.
+        """
+        until = self.log.end()
         while True:
             data, after = self.log.read(self.offset)
             if not data and after == self.offset:
@@ -231,6 +238,8 @@ class Cursor:
             for text in whole:
                 end += len(text) + 1
                 yield text, end
+            if self.offset >= until:
+                return
 
 
 @dataclass(frozen=True)

@@ -110,14 +110,18 @@ class StateFolder:
         self._lock.release()
 
     def owner(self) -> Owner | None:
-        """Who holds or last held the folder; None when it was left tidily."""
+        """Who holds or last held the folder; None when it was left tidily. A damaged file: as living attempts tell."""
         document = json_object(self.owner_file)
-        if document is None:
-            return None
-        try:
-            return Owner(**document)
-        except TypeError:
-            return None
+        if document is not None:
+            with contextlib.suppress(TypeError):
+                return Owner(**document)
+        return self._owner_by_records() if self.owner_file.exists() else None
+
+    def _owner_by_records(self) -> Owner | None:
+        """A dead one, with the cookie and the group that what it left behind has."""
+        for record in self.records.living().values():
+            return Owner(self.path.name, 0, 0, record.cookie.partition(".")[0], group=record.group, keeps=True)
+        return None
 
     def left(self) -> dict[str, Record]:
         """Attempts that serve although their supervisor died, by service; none while one lives or tidied up."""
