@@ -129,7 +129,7 @@ def assignment(host: Host, plan: Plan, name: str, service: Service) -> Assignmen
         numa_nodes=planned.numa_nodes,
         memory_bind=planned.memory_bind,
         physical_cores=cores or None,
-        rank_cpus=_rank_cpus(host, planned, service.tp_size * service.pp_size),
+        rank_cpus=_rank_cpus(host, planned, service.world_size),
         memory=tuple(_memory(host, plan, planned, device) for device in planned.devices),
         compute_capabilities=tuple(_capability(host, device.uuid) for device in planned.devices),
     )

@@ -56,6 +56,11 @@ class Conversion:
     pp_size: int
     model_config: Mapping[str, Any]
 
+    @property
+    def world_size(self) -> int:
+        """How many ranks it is divided among."""
+        return self.tp_size * self.pp_size
+
 
 @dataclass(frozen=True)
 class Source:
@@ -172,7 +177,7 @@ def _planned(folder: Path, conversion: Conversion) -> Checkpoint:
     architectures = conversion.model_config.get("architectures") or [None]
     return Checkpoint(
         folder, {}, architectures[0], conversion.dtype, conversion.tp_size, conversion.pp_size,
-        conversion.tp_size * conversion.pp_size, _number(text.get("num_attention_heads")), None, None,
+        conversion.world_size, _number(text.get("num_attention_heads")), None, None,
     )  # fmt: skip
 
 

@@ -154,14 +154,14 @@ def ranks(case: Case) -> Iterator[Hit]:
     for role, engine in served(case):
         size, mapping = world_size(engine), _section(engine, "pretrained_config", "mapping")
         others = {
-            "its service asks for": role.ranks,
+            "its service asks for": role.world_size,
             # A service that asks for none is told so by a rule of its own.
             "its service has GPUs": (role.service.gpus.size if role.service else 0) or size,
             "its folder has rank files": len(engine.ranks),
         }
         wrong = [f"{text}: {number}" for text, number in others.items() if size and number != size]
         # An engine's own tp and pp count, so a service that leaves them at 1 has said nothing.
-        said = [text for text in wrong if not (text.startswith("its service asks") and role.ranks == 1)]
+        said = [text for text in wrong if not (text.startswith("its service asks") and role.world_size == 1)]
         if said:
             values = {
                 "ranks": size,
@@ -259,7 +259,7 @@ def _workspace(role: Role, engine: EngineFolder | None, recipe: Recipe | None) -
     heads = _section(engine, "pretrained_config").get("num_attention_heads") if engine else None
     if tokens is not None and tokens > SAFE_INPUT_TOKENS:
         count = heads if isinstance(heads, int) else 32  # the head count of an 8B Llama, where nothing tells it
-        per_rank = -(-count // role.ranks)
+        per_rank = -(-count // role.world_size)
         values = {
             "tokens": tokens,
             "gib": f"{per_rank * tokens**2 * UNFUSED_BYTES / GIB:.1f}",

@@ -213,8 +213,8 @@ def enough(case: Case) -> Iterator[Hit]:
             reason = "; ".join(case.host.notes) or "No GPU more is visible here."
             yield Hit("no-gpu", role.name, role.environment, {"needed": role.needed, "count": count, "reason": reason})
         size = role.service.gpus.size if role.service else 0
-        if size and role.ranks > size:
-            yield Hit("ranks-per-host", role.name, role.environment, {"ranks": role.ranks, "count": size})
+        if size and role.world_size > size:
+            yield Hit("ranks-per-host", role.name, role.environment, {"ranks": role.world_size, "count": size})
 
 
 def not_named(case: Case) -> Iterator[Hit]:
@@ -250,8 +250,10 @@ def mig(case: Case) -> Iterator[Hit]:
     """Several ranks of one model on a GPU that is split."""
     for role in case.roles:
         split = tuple(gpu for gpu in role.gpus if gpu.mig is not None)
-        if role.ranks > 1 and split and len(role.gpus) - len(split) < role.ranks:
-            yield Hit("mig-tensor-parallel", role.name, role.environment, {"ranks": role.ranks, "gpus": named(split)})
+        if role.world_size > 1 and split and len(role.gpus) - len(split) < role.world_size:
+            yield Hit(
+                "mig-tensor-parallel", role.name, role.environment, {"ranks": role.world_size, "gpus": named(split)}
+            )
 
 
 def compute_mode(case: Case) -> Iterator[Hit]:
@@ -335,7 +337,7 @@ def capture(case: Case) -> Iterator[Hit]:
         model, service = case.surroundings.models.get(role.name), role.service
         if service is None or service.gpu_memory is None or role.runtime not in {"vllm", "sglang", "trtllm"}:
             continue
-        weights = (model.weights_bytes or 0) // role.ranks if model else 0
+        weights = (model.weights_bytes or 0) // role.world_size if model else 0
         if weights and service.gpu_memory - weights < CAPTURE_BYTES and not service.options.get("enforce_eager"):
             budget = format_bytes(service.gpu_memory)
             yield Hit("graph-capture-memory", role.name, role.environment, {"budget": budget})

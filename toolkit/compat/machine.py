@@ -63,7 +63,7 @@ def shared_memory(case: Case) -> Iterator[Hit]:
     users = [role for role in case.roles if role.runtime in SHM_RUNTIMES]
     if size is None or size >= SHM_BYTES or not users:
         return
-    several = any(role.ranks > 1 for role in users)
+    several = any(role.world_size > 1 for role in users)
     values = {
         "size": format_bytes(size),
         "services": ", ".join(role.name for role in users),
@@ -145,8 +145,8 @@ def slots(case: Case) -> Iterator[Hit]:
     """More ranks than Open MPI counts slots."""
     cores = len(case.host.cores) if case.host else 0
     for role in case.roles:
-        if role.runtime in MPI_RUNTIMES and cores and role.ranks > cores:
-            yield Hit("mpi-slots", role.name, role.environment, {"ranks": role.ranks, "cores": cores})
+        if role.runtime in MPI_RUNTIMES and cores and role.world_size > cores:
+            yield Hit("mpi-slots", role.name, role.environment, {"ranks": role.world_size, "cores": cores})
 
 
 RULES = {

@@ -190,9 +190,9 @@ class Role:
     needed: int = 0
 
     @property
-    def ranks(self) -> int:
+    def world_size(self) -> int:
         """Processes that need a GPU each."""
-        return self.service.tp_size * self.service.pp_size if self.service else 1
+        return self.service.world_size if self.service else 1
 
 
 @dataclass(frozen=True)

@@ -306,6 +306,11 @@ class Service(Model):
     preload_window: DurationS | None = None
     """How long loading may take without progress being seen; left out: 30s for built-in servers, 15min for others."""
 
+    @property
+    def world_size(self) -> int:
+        """How many ranks it has; each needs a GPU."""
+        return self.tp_size * self.pp_size
+
 
 class Deployment(Model):
     """What runs together on one node."""

@@ -97,7 +97,7 @@ def _only_for_command(name: str, service: Service) -> Iterator[Fault]:
 
 
 def _parallel_sizes(name: str, service: Service) -> Iterator[Fault]:
-    world_size, gpus = service.tp_size * service.pp_size, service.gpus.size
+    world_size, gpus = service.world_size, service.gpus.size
     if "gpus" not in service.model_fields_set or (world_size == 1 and gpus == 0):
         return
     if gpus == 0 or gpus % world_size:

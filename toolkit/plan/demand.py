@@ -51,6 +51,6 @@ def demand(
         alone=budget_bytes is None or not service.gpus.share,
         same=size if grouped else 1,
         linked=size if grouped and service.nvlink == "required" else 1,
-        mig_allowed=service.tp_size * service.pp_size == 1,
+        mig_allowed=service.world_size == 1,
         choice=choice,
     )

@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
 from toolkit.files import json_object
-from toolkit.runtimes import builtin, environment, program_options
+from toolkit.runtimes import builtin, devices, environment, program_options
 from toolkit.runtimes.base import Assignment, Context, Generation, HttpProbe, Probes
 from toolkit.runtimes.generation_canary import canary_of
 from toolkit.units import GIB
@@ -52,13 +52,7 @@ def check(name: str, service: Service) -> None:
             "Remove it: a process with an environment and a GPU of its own keeps its kernels away from the others'.",
             code="fmha_unsupported",
         )
-    if service.gpus.size and service.gpus.size != service.tp_size * service.pp_size:
-        raise ToolkitError(
-            f"tp_size {service.tp_size} x pp_size {service.pp_size} is not {service.gpus.size} GPUs",
-            f"services.{name}.gpus",
-            f"Write 'gpus: {service.tp_size * service.pp_size}', or other sizes.",
-            code="world_size",
-        )
+    devices.check(name, service)
 
 
 def model_name(context: Context) -> str:

@@ -11,8 +11,8 @@ from packaging.utils import canonicalize_name
 from toolkit.config.models import HttpRequest, Service
 from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
+from toolkit.runtimes import devices, triton_options
 from toolkit.runtimes import environment as variables
-from toolkit.runtimes import triton_options
 from toolkit.runtimes.base import Assignment, Context, Launch, Program, Traits
 from toolkit.runtimes.triton_job import Job
 
@@ -51,6 +51,8 @@ class TritonRuntime:
         """Raises ToolkitError when the service asks for what this program does not offer."""
         variables.check(name, service.env)
         given = triton_options.read(name, service.options)
+        if service.engine is not None:
+            devices.check(name, service)
         for fault in (_engine_fault(name, service, given), _repository_fault(name, service, given)):
             if fault is not None:
                 raise fault
@@ -84,10 +86,6 @@ class TritonRuntime:
 def _engine_fault(name: str, service: Service, given: triton_options.Given) -> ToolkitError | None:
     if service.engine is None:
         return None
-    ranks = service.tp_size * service.pp_size
-    if service.gpus.size not in (0, ranks):
-        what = f"tp_size {service.tp_size} x pp_size {service.pp_size} is {ranks} ranks, not {service.gpus.size} GPUs"
-        return ToolkitError(what, f"services.{name}.gpus", f"Write 'gpus: {ranks}'.", code="world_size")
     if given.fill and given.backend_dir is None:
         hint = "Write 'backend_dir' too, or remove it."
         return ToolkitError("'fill' fills templates", f"services.{name}.options.fill", hint, code="bad_option")
@@ -102,7 +100,7 @@ def _repository_fault(name: str, service: Service, given: triton_options.Given) 
         hint = "Remove it: what a repository serves is written in it."
         return ToolkitError("'fmha' is for engines", f"services.{name}.fmha", hint, code="unsupported")
     extra = [*given.settings, *(key for key in ("backend_dir", "entry", "fill") if key in service.options)]
-    if extra or service.tp_size * service.pp_size > 1:
+    if extra or service.world_size > 1:
         where = f"services.{name}.options.{extra[0]}" if extra else f"services.{name}.tp_size"
         what = f"'{where.rpartition('.')[2]}' is for an engine, and this service has a repository of its own"
         return ToolkitError(what, where, "Write it in the repository's config.pbtxt.", code="unsupported")

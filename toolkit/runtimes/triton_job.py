@@ -57,7 +57,7 @@ class Job:
         if context.service.engine is None:
             self._lint()
         env = self._env()
-        ranks = self._world_size > 1
+        ranks = self.context.service.world_size > 1
         return Launch(
             argv=self._ranks(env, as_root) if ranks else self._server(0),
             env=env,
@@ -70,10 +70,6 @@ class Job:
             programs=("tritonserver",) if ranks else (),
             ports=self.given.ports,
         )
-
-    @property
-    def _world_size(self) -> int:
-        return self.context.service.tp_size * self.context.service.pp_size
 
     @property
     def _repository(self) -> Path:
@@ -128,7 +124,7 @@ class Job:
             *(("--allow-run-as-root",) if as_root else ()),
             *(() if self._in_container else mpi.output(self.context.log_dir)),
         ]
-        for rank in range(self._world_size):
+        for rank in range(self.context.service.world_size):
             words += [*((":",) if rank else ()), "-n", "1", *passed, *self._pinned(rank)]
         return tuple(words)
 
@@ -229,7 +225,7 @@ class Job:
             yield "its memory need is not known: the KV cache takes the back end's own share of what is free (0.9)"
         if not self.assignment.device_uuids:
             yield "the plan gives it no GPU, and TensorRT-LLM needs one"
-        if self._world_size > 1 and self._in_container:
+        if self.context.service.world_size > 1 and self._in_container:
             yield "ranks in a container are not pinned one by one: they share its CPUs"
 
 

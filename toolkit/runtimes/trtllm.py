@@ -14,8 +14,8 @@ from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.facts import serve_options
 from toolkit.facts.options import OptionTable
+from toolkit.runtimes import devices, trtllm_guards, trtllm_llm_args
 from toolkit.runtimes import environment as variables
-from toolkit.runtimes import trtllm_guards, trtllm_llm_args
 from toolkit.runtimes import trtllm_options as options
 from toolkit.runtimes import trtllm_served as serving
 from toolkit.runtimes.base import Assignment, Context, Launch, Program, Traits
@@ -69,7 +69,7 @@ class TrtllmRuntime:
                 "Remove it; 'fmha: disable' in the recipe builds without fused context attention.",
                 code="unsupported",
             )
-        _check_devices(name, service)
+        devices.check(name, service)
         if isinstance(service.canary, HttpRequest):
             hint = 'Write for example canary: {prompt: "The capital of France is", expected: " Paris"}.'
             raise ToolkitError("its canary is a prompt", f"services.{name}.canary", hint, code="bad_canary")
@@ -128,17 +128,6 @@ def _check_model(name: str, service: Service) -> None:
             f"services.{name}.attention",
             "Write 'auto' (its own kernels) or 'vanilla' (not its own kernels, which costs speed).",
             code="unsupported",
-        )
-
-
-def _check_devices(name: str, service: Service) -> None:
-    ranks = service.tp_size * service.pp_size
-    if service.gpus.size and service.gpus.size != ranks:
-        raise ToolkitError(
-            f"tp_size {service.tp_size} x pp_size {service.pp_size} is {ranks} ranks, not {service.gpus.size} GPUs",
-            f"services.{name}.gpus",
-            f"Write 'gpus: {ranks}', or other sizes.",
-            code="world_size",
         )
 
 

@@ -54,10 +54,6 @@ class Job:
         )
 
     @property
-    def _world_size(self) -> int:
-        return self.context.service.tp_size * self.context.service.pp_size
-
-    @property
     def _llmapi_launch(self) -> Path:
         return self.program.with_name(LAUNCH)
 
@@ -112,7 +108,7 @@ class Job:
             )
         return mpi.ranks(
             (str(self._llmapi_launch), *argv),
-            self._world_size,
+            self.context.service.world_size,
             rank_cpus=self.assignment.rank_cpus,
             env=env,
             output_dir=self.context.log_dir,
@@ -133,15 +129,16 @@ class Job:
             yield "the plan gives it no GPU, and TensorRT-LLM needs one"
 
     def _rank_notes(self) -> Iterator[str]:
-        if self._world_size == 1:
+        ranks = self.context.service.world_size
+        if ranks == 1:
             return
         cpus = format_cpu_list(self.assignment.cpus)
         if self.given.launcher == options.MPIRUN:
             parts = "; ".join(format_cpu_list(each) for each in self.assignment.rank_cpus)
-            yield f"each of its {self._world_size} ranks is pinned to CPUs of its own: {parts}"
+            yield f"each of its {ranks} ranks is pinned to CPUs of its own: {parts}"
         else:
             pinned = f"'options: {{{options.LAUNCHER}: {options.MPIRUN}}}' pins each of them"
-            yield f"trtllm-serve starts its {self._world_size} ranks itself: they share the CPUs {cpus}; {pinned}"
+            yield f"trtllm-serve starts its {ranks} ranks itself: they share the CPUs {cpus}; {pinned}"
 
 
 def _attention_notes(served: Served, found: Release) -> Iterator[str]:

@@ -223,7 +223,7 @@ def _parallel(service: Service, program: Program) -> Iterator[str]:
         yield from ("--tensor-parallel-size", str(service.tp_size))
     if service.pp_size > 1:
         yield from ("--pipeline-parallel-size", str(service.pp_size))
-    if service.tp_size * service.pp_size > 1 and installed.has(program, "--distributed-executor-backend") is not False:
+    if service.world_size > 1 and installed.has(program, "--distributed-executor-backend") is not False:
         # Another executor would look for a cluster of its own.
         yield from ("--distributed-executor-backend", "mp")
 
