@@ -72,6 +72,13 @@ def test_a_wrong_command_suggests_the_nearest(coexist):
     assert "did you mean 'build'?" in answer.err
 
 
+@pytest.mark.parametrize("words", [[], ["engines"]])
+def test_no_command_at_all_gives_the_help_as_wrong_usage_and_no_error(coexist, words):
+    answer, asked = coexist(*words), coexist(*words, "--help")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == asked.out
+
+
 def test_a_wrong_option_is_wrong_usage(coexist):
     answer = coexist("plan", "--jsn")
     assert answer.code == 2

@@ -66,6 +66,9 @@ def _run(argv: list[str]) -> int:
         return stop.exit_code
     except SystemExit as stop:  # click's own answer to a reader that left
         raise BrokenPipeError from stop
+    except click.exceptions.NoArgsIsHelpError as error:
+        output.say(error.format_message())
+        return UsageError.exit_code
     except click.ClickException as error:
         return output.error(_usage(error), as_json)
     except (KeyboardInterrupt, click.Abort):
