@@ -25,6 +25,12 @@ _REASONS = {
     errno.EPERM: "permission is denied",
 }
 _PLACES = "COEXIST_HOME for engines and state, COEXIST_CACHE for caches, COEXIST_RUNTIME_DIR for reservations"
+_NO_FOLDER = {
+    **_REASONS,
+    errno.EEXIST: "what is there is no folder",
+    errno.ENOTDIR: "a file is in its way",
+    errno.ENOENT: "this file system takes no new files or folders",
+}
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What compilers and libraries write then, where no error number comes through.
 _FULL_TEXTS = (
@@ -119,6 +125,30 @@ def disk_errors(path: Path, what: str, needed_bytes: Callable[[], int] | None = 
             raise
         place = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path
         raise _explained(error.errno, place, what, needed_bytes() if needed_bytes else None) from error
+
+
+def usable_folder(path: Path, variable: str) -> None:
+    """The folder is there and takes files.
+
+    Raises: ToolkitError, which names the environment ``variable`` that chooses another.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise unusable_folder(path, error, variable) from error
+
+
+def unusable_folder(path: Path, error: OSError, variable: str) -> ToolkitError:
+    """Why nothing can be kept in the folder that a variable chooses, and what to do."""
+    return ToolkitError(
+        f"nothing can be kept in this folder: {_NO_FOLDER.get(error.errno or 0, error.strerror or str(error))}",
+        str(path),
+        f"Set {variable} to a folder that you can write to.",
+        code="no_space" if is_full_disk(error) else "not_writable",
+        resource="disk",
+    )
 
 
 def tells_of_full_disk(text: str) -> bool:

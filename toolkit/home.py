@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.errors import ToolkitError
+from toolkit.files import usable_folder
+
 
 @dataclass(frozen=True)
 class Home:
@@ -20,13 +23,26 @@ class Home:
 
     @classmethod
     def find(cls, environ: Mapping[str, str] = os.environ) -> Home:
-        """The home that the environment names."""
+        """The home that the environment names.
+
+        Raises: ToolkitError when it begins in a home directory that nobody knows.
+        """
         caches = environ.get("COEXIST_CACHE")
-        local = Path(caches).expanduser().absolute() if caches else None
+        local = _absolute(caches, "COEXIST_CACHE") if caches else None
         if chosen := environ.get("COEXIST_HOME"):
-            return cls(Path(chosen).expanduser().absolute(), local)
+            return cls(_absolute(chosen, "COEXIST_HOME"), local)
         data = environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return cls(Path(data).expanduser().absolute() / "coexist", local)
+        return cls(_absolute(data, "COEXIST_HOME") / "coexist", local)
+
+    def prepared(self) -> Home:
+        """This home, once its folders are there and take files.
+
+        Raises: ToolkitError.
+        """
+        usable_folder(self.root, "COEXIST_HOME")
+        if self.caches is not None:
+            usable_folder(self.caches, "COEXIST_CACHE")
+        return self
 
     @property
     def references(self) -> Path:
@@ -63,3 +79,11 @@ class Home:
     def bench(self, deployment: str) -> Path:
         """What measurements of an unfinished bench are kept in."""
         return self.root / "bench" / deployment
+
+
+def _absolute(path: str, variable: str) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:  # a container's user without an entry in /etc/passwd, or a name that is nobody's
+        hint = f"Set {variable} to a folder that you can write to."
+        raise ToolkitError("this user's home directory is not known", path, hint, code="no_home") from None

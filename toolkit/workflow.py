@@ -183,7 +183,7 @@ def build_file(
 
     Raises: ToolkitError, also when there is no engine ``only``.
     """
-    store = Store(home.root)
+    store = Store(home.root if dry_run else home.prepared().root)
     wanted = engines.of_file(file, only, what_if=trtllm_version is not None)
     if trtllm_version is not None:
         engines.check_what_if(file, wanted, dry_run)
@@ -205,7 +205,7 @@ def adopt_engine(
     Raises: ToolkitError when it cannot be served here; nothing is adopted then.
     """
     around = adoption.surroundings(this_host(), os.environ, config=config, engine=engine, python=python)
-    return adopt(folder, Store(home.root), around, name)
+    return adopt(folder, Store(home.prepared().root), around, name)
 
 
 def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home, host: Host) -> dict[str, Engine]:
@@ -223,7 +223,7 @@ def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
     Raises: ToolkitError; nothing has been started or granted then.
     """
     check_runtimes(deployment)
-    folder = StateFolder(home.state(deployment.model.name))
+    folder = StateFolder(home.prepared().state(deployment.model.name))
     folder.refuse_running(deployment.model.name)
     host, found = this_host(), paths.find(deployment, Store(home.root))
     # Before a long build: does it fit at all, and would its programs take what they are to be given?

@@ -134,3 +134,29 @@ def test_a_file_that_may_not_be_read_is_not_wrong_usage(coexist, command, tmp_pa
     file.write_text("- not a deployment")
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert coexist(*command, file).code == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "{recipe}"),
+        ("up", "{config}"),
+        ("up", "{config}", "--detach"),
+        ("up", "{config}", "--exit-when-ready"),
+        ("bench", "cold-start", "{config}"),
+        ("engines", "prune"),
+        ("engines", "adopt", "{folder}"),
+    ],
+)
+@pytest.mark.parametrize("home", ["/proc/nope", "{folder}/file", "{folder}/file/home"])
+def test_a_home_that_keeps_nothing_is_for_a_person_to_change(coexist, tmp_path, monkeypatch, words, home):
+    service = {"runtime": "command", "argv": ["sleep", "9"], "ready": {"log": "x"}, "canary": {"path": "/"}}
+    config, recipe = tmp_path / "deploy.yaml", tmp_path / "recipe.yaml"
+    config.write_text(json.dumps({"version": 1, "name": "demo", "services": {"web": service}}))
+    recipe.write_text(json.dumps({"version": 1, "name": "tiny", "builder": "torch", "model": str(tmp_path)}))
+    (tmp_path / "file").touch()
+    chosen = home.format(folder=tmp_path)
+    monkeypatch.setenv("COEXIST_HOME", chosen)
+    answer = coexist(*(word.format(config=config, recipe=recipe, folder=tmp_path) for word in words), "--json")
+    assert (answer.code, answer.error["code"], answer.error["where"]) == (1, "not_writable", chosen)
+    assert "COEXIST_HOME" in answer.error["hint"]

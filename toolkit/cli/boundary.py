@@ -77,11 +77,9 @@ def _run(argv: list[str]) -> int:
         raise
     except ToolkitError as error:
         return output.error(error, as_json)
-    except OSError as error:
-        if error.errno not in OF_THE_MACHINE:
-            return output.error(_fault(error, argv), as_json, FAULT)
-        return output.error(_of_the_machine(error), as_json)
-    except Exception as error:  # the boundary itself: whatever arrives here is a fault of coexist
+    except Exception as error:  # the boundary itself: whatever arrives here is the machine's or a fault of coexist
+        if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
+            return output.error(_of_the_machine(error), as_json)
         return output.error(_fault(error, argv), as_json, FAULT)
 
 
@@ -112,6 +110,6 @@ def _write_report(text: str) -> Path | None:
         path = Home.find().root / "fault.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         publish(path, text.encode(errors="backslashreplace"))
-    except OSError:
+    except (OSError, ToolkitError):
         return None
     return path

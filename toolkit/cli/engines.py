@@ -137,7 +137,7 @@ def prune_command(keep: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     \b
     coexist engines prune --keep smollm2-135m --dry-run
     """
-    store = Store(Home.find().root)
+    store = Store(Home.find().prepared().root)
     kept = {entry.fingerprint for name in keep for entry in _named(store, name)}
     pruned = store.prune(kept, dry_run)
     document = {

@@ -155,7 +155,7 @@ def detach(config: Path, timeout_s: float | None, as_json: bool) -> int:
     if again.runs(deployment, home):
         return again.up(config, deployment, home, timeout_s, as_json)
     name = deployment.model.name
-    folder = home.state(name)
+    folder = home.prepared().state(name)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder / "up.log"
     argv = [sys.executable, str(PROGRAM), "up", str(config.absolute()), "--json"]

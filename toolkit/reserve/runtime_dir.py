@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.files import disk_errors
+from toolkit.files import unusable_folder
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ, uid: int | None = None, root: Path = Path("/")) -> Path:
@@ -17,7 +17,7 @@ def runtime_dir(environ: Mapping[str, str] = os.environ, uid: int | None = None,
     ``COEXIST_RUNTIME_DIR``; for root ``/run/coexist``; else ``coexist`` in the user's XDG runtime folder; else
     ``/tmp/coexist-UID``. One that others could have planted or can write is refused; a chosen one may be a group's.
 
-    Raises: ToolkitError when the folder is not safe.
+    Raises: ToolkitError when the folder is not safe, or cannot be made.
     """
     user = os.geteuid() if uid is None else uid
     if chosen := environ.get("COEXIST_RUNTIME_DIR"):
@@ -36,11 +36,12 @@ def _session_dir(environ: Mapping[str, str], user: int, root: Path) -> Path | No
 
 
 def _made(path: Path, user: int, mode: int, chosen: bool = False) -> Path:
-    with disk_errors(path, "cannot make the runtime folder"):
-        try:
-            path.mkdir(mode=mode, parents=chosen)
-        except FileExistsError:
-            _refuse_unsafe(path, user, chosen)
+    try:
+        path.mkdir(mode=mode, parents=chosen)
+    except FileExistsError:
+        _refuse_unsafe(path, user, chosen)
+    except OSError as error:
+        raise unusable_folder(path, error, "COEXIST_RUNTIME_DIR") from error
     return path
 
 
