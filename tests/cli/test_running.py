@@ -58,6 +58,10 @@ def test_logs_of_a_service_are_shown(coexist, running):
     assert all(list(line) == ["schema", "service", "rank", "at", "line"] for line in lines)
     assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
     assert coexist("logs", "wbe").code == 1
+    newest = coexist("logs", "-n", "2", "--json").out.splitlines()
+    assert [json.loads(line)["line"] for line in newest] == [line["line"] for line in lines[-2:]]
+    assert coexist("logs", "web", "-n", "0").out == ""
+    assert coexist("logs", "-n", "-1").code == 2
 
 
 def test_an_unknown_service_suggests_the_nearest(coexist, running):

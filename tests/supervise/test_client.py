@@ -84,6 +84,27 @@ def test_logs_of_the_deployment_that_ran_last_can_be_read(tmp_path: Path) -> Non
         client.logs(None, "embd", states=tmp_path)
 
 
+@pytest.mark.parametrize(("count", "told"), [(0, []), (2, ["one", "two"]), (9, ["three", "one", "two"])])
+def test_the_newest_lines_are_those_of_all_services_together(tmp_path: Path, count: int, told: list[str]) -> None:
+    folder = deployment(tmp_path, "rag", alive=None)
+    (folder / "logs" / "llm.log").write_text("one\ntwo")
+    (folder / "logs" / "embed.log").write_text("three\n")
+    os.utime(folder / "logs" / "embed.log", (1000, 1000))
+    assert [entry.text for entry in client.logs(None, None, newest=count, states=tmp_path)] == told
+
+
+def test_following_from_the_newest_lines_tells_them_and_all_that_come(tmp_path: Path) -> None:
+    path = tmp_path / "llm.log"
+    path.write_text("one\ntwo\nthree\n")
+    acts: list[Callable[[], Any]] = [lambda: path.write_text("one\ntwo\nthree\nfour\nfive\n"), lambda: None]
+
+    def sleep(_: float) -> None:
+        acts.pop(0)()
+
+    entries = log_reader.follow({"llm": path}, lambda: bool(acts), sleep, newest=1)
+    assert [entry.text for entry in entries] == ["three", "four", "five"]
+
+
 def test_followed_logs_come_as_they_are_written_until_nothing_runs(tmp_path: Path) -> None:
     path = tmp_path / "llm.log"
     path.write_text("one\nbeg")

@@ -19,8 +19,7 @@ from toolkit.units import format_duration
 
 def runs(deployment: LoadedDeployment, home: Home) -> bool:
     """Whether a supervisor of the deployment lives."""
-    owner = StateFolder(home.state(deployment.model.name)).owner()
-    return owner is not None and owner.alive
+    return StateFolder(home.state(deployment.model.name)).is_running()
 
 
 def up(config: Path, deployment: LoadedDeployment, home: Home, timeout_s: float | None, as_json: bool) -> int:

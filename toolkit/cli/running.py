@@ -46,16 +46,20 @@ def status_command(deployment: str | None, watch: bool, exit_code: bool, as_json
 @deployment_option
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are written.")
 @click.option("--all", "all_runs", is_flag=True, help="Also lines of earlier runs, as far as they are kept.")
+@click.option("-n", "--lines", "newest", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @json_option
-def logs_command(service: str | None, deployment: str | None, follow: bool, all_runs: bool, as_json: bool) -> None:
+def logs_command(  # noqa: PLR0917  one name per option
+    service: str | None, deployment: str | None, follow: bool, all_runs: bool, newest: int | None, as_json: bool
+) -> None:
     """Show what services wrote in this run, all of them or one, in order of time.
 
     \b
     coexist logs llm -f
+    coexist logs -n 50
     """
     if follow:
         streams.end_with_reader()
-    for entry in client.logs(deployment, service, follow=follow, all_runs=all_runs):
+    for entry in client.logs(deployment, service, follow=follow, all_runs=all_runs, newest=newest):
         if as_json:
             output.document({"service": entry.service, "rank": entry.rank, "at": entry.at, "line": entry.text})
         else:

@@ -64,8 +64,7 @@ def known_deployments(states: Path | None = None) -> list[str]:
 def running_deployments(states: Path | None = None) -> list[str]:
     """Deployments whose supervisor lives."""
     folder = states or Home.find().states
-    owners = {name: StateFolder(folder / name).owner() for name in known_deployments(folder)}
-    return [name for name, owner in owners.items() if owner is not None and owner.alive]
+    return [name for name in known_deployments(folder) if StateFolder(folder / name).is_running()]
 
 
 def known_services(deployment: str | None = None, states: Path | None = None) -> list[str]:
@@ -105,11 +104,12 @@ def logs(
     *,
     follow: bool = False,
     all_runs: bool = False,
+    newest: int | None = None,
     states: Path | None = None,
 ) -> Iterator[log_reader.Entry]:
     """Lines of all services or of one, in order of time; of a deployment that has ended too.
 
-    Those of its current or last run; ``all_runs``: all that are kept.
+    Those of its current or last run; ``all_runs``: all that are kept. ``newest``: only so many of them.
 
     Raises: ToolkitError when there is no such deployment or service.
     """
@@ -120,8 +120,8 @@ def logs(
             raise _unknown_service(service, found, list(paths))
         paths = {service: paths[service]}
     if follow:
-        return log_reader.follow(paths, lambda: (owner := found.owner()) is not None and owner.alive, all_runs=all_runs)
-    return log_reader.read(paths, all_runs)
+        return log_reader.follow(paths, found.is_running, all_runs=all_runs, newest=newest)
+    return log_reader.read(paths, all_runs, newest)
 
 
 def _logged(deployment: str | None, states: Path | None) -> str:

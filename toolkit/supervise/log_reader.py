@@ -9,9 +9,11 @@ from __future__ import annotations
 import heapq
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 
 from toolkit.supervise import log_times, logs
@@ -89,12 +91,17 @@ def _inode(path: Path) -> int:
         return 0
 
 
-def read(paths: Mapping[str, Path], all_runs: bool = False) -> Iterator[Entry]:
-    """All lines of this run of the deployment (``all_runs``: also of those before), the oldest first."""
+def read(paths: Mapping[str, Path], all_runs: bool = False, newest: int | None = None) -> Iterator[Entry]:
+    """All lines of this run of the deployment (``all_runs``: also of those before), the oldest first.
+
+    ``newest``: only so many, those written last.
+    """
     sources = list(_sources(paths, all_runs))
-    yield from _merged(sources)
-    for source in sources:
-        yield from source.last()
+    yield from _newest(chain(_merged(sources), *(source.last() for source in sources)), newest)
+
+
+def _newest(entries: Iterator[Entry], count: int | None) -> Iterable[Entry]:
+    return entries if count is None else deque(entries, count)
 
 
 def _merged(sources: list[_Source]) -> Iterator[Entry]:
@@ -105,12 +112,14 @@ def follow(
     paths: Mapping[str, Path],
     running: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
+    *,
     all_runs: bool = False,
+    newest: int | None = None,
     now_s: Callable[[], float] = time.time,
 ) -> Iterator[Entry]:
-    """All lines, then those that come, as they come, until nothing runs any more."""
+    """All lines (or the ``newest``), then those that come, as they come, until nothing runs any more."""
     sources = list(_sources(paths, all_runs))
-    yield from _merged(sources)
+    yield from _newest(_merged(sources), newest)
     while True:
         was_running = running()
         sources = _renewed(paths, sources)

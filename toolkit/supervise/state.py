@@ -79,8 +79,7 @@ class StateFolder:
 
     def refuse_running(self, deployment: str) -> None:
         """Raises ToolkitError when another supervisor runs in it; an early answer, ``open`` gives the sure one."""
-        owner = self.owner()
-        if owner is not None and owner.alive:
+        if self.is_running():
             raise self._taken(deployment)
 
     def _taken(self, deployment: str) -> ToolkitError:
@@ -122,6 +121,11 @@ class StateFolder:
         for record in self.records.living().values():
             return Owner(self.path.name, 0, 0, record.cookie.partition(".")[0], group=record.group, keeps=True)
         return None
+
+    def is_running(self) -> bool:
+        """Whether the supervisor that holds the folder lives."""
+        owner = self.owner()
+        return owner is not None and owner.alive
 
     def left(self) -> dict[str, Record]:
         """Attempts that serve although their supervisor died, by service; none while one lives or tidied up."""
