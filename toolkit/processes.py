@@ -36,7 +36,10 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class Stat:
-    """One line of /proc/PID/stat; ``state`` Z is a zombie; a ``kernel`` thread is no program."""
+    """One line of /proc/PID/stat; ``state`` Z is a zombie; a ``kernel`` thread is no program.
+
+    ``cpu_s``: of the process and of those children that it has reaped.
+    """
 
     identity: Identity
     name: str
@@ -67,20 +70,23 @@ def stat(pid: int, proc: Path = PROC) -> Stat | None:
         field[0],
         int(field[1]),
         int(field[3]),
-        (int(field[11]) + int(field[12])) / _TICKS_PER_S,
+        sum(map(int, field[11:15])) / _TICKS_PER_S,
         int(field[21]) * _PAGE_BYTES,
         bool(int(field[6]) & _PF_KTHREAD),
     )
 
 
-def read_bytes(pid: int, proc: Path = PROC) -> int:
-    """What the process read, from files or through its memory map; 0 where the kernel does not tell."""
+def io_bytes(pid: int, proc: Path = PROC) -> int:
+    """What the process read, from files or through its memory map, and wrote; 0 where the kernel does not tell.
+
+    Children that it has reaped are counted.
+    """
     try:
         lines = _read(f"{proc}/{pid}/io").decode().splitlines()
     except OSError:
         return 0
     counts = dict(line.split(": ", 1) for line in lines if ": " in line)
-    return int(counts.get("rchar", 0)) + int(counts.get("read_bytes", 0))
+    return sum(int(counts.get(name, 0)) for name in ("rchar", "read_bytes", "wchar"))
 
 
 def _read(path: str) -> bytes:

@@ -107,6 +107,18 @@ def test_what_is_off_plan_is_told_with_its_service():
 
 
 def test_a_last_failure_and_the_control_address_are_lines_of_their_own():
-    failed = service(state="BACKOFF", last_failure={"summary": "out of memory"})
-    text = drawn(picture.remarks({"control": "http://127.0.0.1:7000", "services": [failed]}))
-    assert text.splitlines()[:2] == ["control API: http://127.0.0.1:7000", "llm: last failure: out of memory"]
+    told = {"summary": "out of memory", "attempt": 2, "at": "2026-01-31T12:00:00.000Z"}
+    failed = service(state="BACKOFF", last_failure=told)
+    text = drawn(picture.remarks({"control": "http://127.0.0.1:7000", "services": [failed]}), width=200)
+    assert text.splitlines()[:2] == [
+        "control API: http://127.0.0.1:7000",
+        "llm: last failure (attempt 2, 2026-01-31T12:00:00.000Z): out of memory",
+    ]
+
+
+def test_a_compile_after_ready_is_a_line_with_its_key():
+    late = [{"channel": "compilers", "key": None, "count": 1}, {"channel": "triton", "key": "ABC/add", "count": 1}]
+    text = drawn(picture.remarks(status(service(late_compiles=1, late_compiled=late))), width=200)
+    assert text.strip() == "llm: compiled after READY, 1 in all; the last seen by triton (ABC/add)"
+    unnamed = picture.remarks(status(service(late_compiles=3, late_compiled=late[:1])))
+    assert drawn(unnamed, width=200).strip() == "llm: compiled after READY, 3 in all; the last seen by compilers"

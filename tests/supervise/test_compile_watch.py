@@ -193,7 +193,12 @@ async def test_with_drain_readiness_is_withdrawn_and_a_new_attempt_begins(runnin
     await until(lambda: service_of(supervisor, "late")["attempt"] == 2)
     await until(lambda: state_of(supervisor, "late") == "SERVING")
     drained = [e for e in supervisor._journal.recent if e["kind"] == "transition" and e["to"] == "DRAINING"]
-    assert drained[0]["reason"] == "compiled after READY (1 in all): triton: 1 (ABC/late_kernel)"
+    why = "compiled after READY (1 in all): triton: 1 (ABC/late_kernel)"
+    assert drained[0]["reason"] == why
+    failure = service_of(supervisor, "late")["last_failure"]
+    assert (failure["summary"], failure["class"], failure["culprit"]) == (why, "late_compile", "ABC/late_kernel")
+    assert (failure["attempt"], failure["state"]) == (1, "SERVING")
+    assert failure["at"] <= drained[0]["at"]
 
 
 def _get(port: int, path: str) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from toolkit.diagnose import Context, Device
 from toolkit.host.model import Holder
 from toolkit.supervise.diagnose_log import diagnose
@@ -40,8 +42,8 @@ def test_the_end_of_a_healthy_server_is_told_plainly(tmp_path: Path) -> None:
 
 def test_a_stall_is_waited_for_while_a_compiler_runs_and_cleaned_up_after_a_stale_lock(tmp_path: Path) -> None:
     log = "2025-01-01 00:00:00,1 - INFO - flashinfer.jit: Loading JIT ops: norm\n"
-    assert diagnose(outcome(tmp_path, log, None, compiling=True)).verdict == "wait"
-    assert diagnose(outcome(tmp_path, log, None)).verdict == "retry_after_cleanup"
+    assert diagnose(outcome(tmp_path, log, None, compiling=True, quiet_s=30.0)).verdict == "wait"
+    assert diagnose(outcome(tmp_path, log, None, quiet_s=30.0)).verdict == "retry_after_cleanup"
 
 
 def test_the_whole_log_of_the_attempt_is_read_and_nothing_before_it(tmp_path: Path) -> None:
@@ -57,8 +59,24 @@ def test_a_kill_that_the_control_group_counted_is_host_oom(tmp_path: Path) -> No
 
 
 def test_a_compiler_below_it_makes_a_stall_worth_waiting_for(tmp_path: Path) -> None:
-    assert diagnose(outcome(tmp_path, "Loading weights\n", None, compiling=True)).verdict == "wait"
-    assert diagnose(outcome(tmp_path, "Loading weights\n", None, compiling=False)).kind == "start_timeout"
+    seen = {"quiet_s": 12.5}
+    assert diagnose(outcome(tmp_path, "Loading weights\n", None, compiling=True, **seen)).verdict == "wait"
+    assert diagnose(outcome(tmp_path, "Loading weights\n", None, compiling=False, **seen)).kind == "start_timeout"
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "told"), [(0.3, "for 300 ms;"), (12.5, "for 12.5 s;"), (930.0, "for 15 min 30 s;")]
+)
+def test_a_hang_for_no_known_reason_is_told_with_its_real_time_and_tried_again(
+    tmp_path: Path, quiet_s: float, told: str
+) -> None:
+    found = diagnose(outcome(tmp_path, "Loading weights\n", None, quiet_s=quiet_s))
+    assert (found.verdict, found.line) == ("retry", "Loading weights")
+    assert told in found.summary
+
+
+def test_who_lives_and_was_not_said_to_stand_still_is_no_silent_start(tmp_path: Path) -> None:
+    assert diagnose(outcome(tmp_path, "Loading weights\n", None)).kind == "exit"
 
 
 def test_memory_that_a_stranger_holds_makes_a_lack_of_memory_a_neighbours(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from toolkit.errors import ToolkitError
 from toolkit.supervise import failures
 from toolkit.supervise.lifecycle import Failure
 from toolkit.supervise.process import UNSEEN_STATUS
+from toolkit.supervise.window import Stall
 from toolkit.warm.model import CanaryResult, WarmupError
 
 
@@ -27,7 +28,7 @@ def test_a_plain_diagnosis_is_the_exit_and_the_last_line() -> None:
     assert failures.plain_diagnosis("one\nOOM\n", -9) == Failure(
         "was killed by SIGKILL; last line of its log: OOM", line="OOM"
     )
-    assert failures.plain_diagnosis("", None).summary == "makes no progress; its log is empty"
+    assert failures.plain_diagnosis("", None).summary == "it lives; its log is empty"
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,21 @@ def test_a_program_that_cannot_be_executed_is_not_tried_again(status: int, verdi
     assert failures.plain_diagnosis("serve: permission denied", status).verdict == verdict
 
 
-def test_a_stall_keeps_the_verdict_and_says_how_long_nothing_moved() -> None:
-    found = failures.stalled(Failure("downloads a model", "wait"), 42.0)
-    assert (found.summary, found.verdict, found.kind) == (
-        "no progress for 42.0 s: downloads a model",
-        "wait",
-        "stalled",
+def test_a_stall_keeps_the_verdict_and_says_what_stood_still_for_how_long_and_where() -> None:
+    found = failures.stalled(Failure("downloads a model", "wait"), Stall(42.0), "canary")
+    assert (found.verdict, found.kind) == ("wait", "stalled")
+    assert found.summary == (
+        "no progress for 42.0 s: its log, memory, files and processors stand still, last seen: canary; "
+        "downloads a model"
     )
+
+
+def test_a_stall_that_spins_is_told_apart_and_so_is_what_gives_it_longer() -> None:
+    found = failures.stalled(Failure("it lives"), Stall(900.0, spins=True))
+    assert "15 min 00 s: its processors work, but its log, memory and files stand still; it lives" in found.summary
+    assert "preload_window" in (found.advice or "")
+    assert "quiet_window" in (failures.stalled(Failure("it lives"), Stall(30.0)).advice or "")
+    assert failures.stalled(Failure("it lives", advice="Wait."), Stall(30.0)).advice == "Wait."
 
 
 def test_a_wrong_answer_is_not_retried_and_both_sides_are_kept() -> None:

@@ -98,3 +98,20 @@ def test_without_a_count_the_processors_and_the_log_are_believed() -> None:
     assert advanced(Evidence(Sample(0.0)), Evidence(Sample(30.0, cpu_s=10.0)))
     assert advanced(Evidence(Sample(0.0)), Evidence(Sample(30.0, log_bytes=1), 5.0))
     assert not advanced(Evidence(Sample(0.0)), Evidence(Sample(30.0, cpu_s=0.1)))
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (Sample(1.0), False),
+        (Sample(1.0, log_bytes=1), True),
+        (Sample(1.0, resident_bytes=2 * 1024**2), True),
+        (Sample(1.0, resident_bytes=4096), False),
+        (Sample(1.0, cpu_s=0.5), True),
+        (Sample(1.0, cpu_s=0.05), False),
+    ],
+)
+def test_without_a_count_progress_is_a_growing_log_or_memory_or_working_processors(
+    after: Sample, expected: bool
+) -> None:
+    assert advanced(Evidence(Sample(0.0)), Evidence(after)) is expected

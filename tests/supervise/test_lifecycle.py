@@ -20,6 +20,7 @@ from toolkit.supervise.lifecycle import (
     Event,
     Failed,
     Failure,
+    FailureRecord,
     Instance,
     LateCompile,
     Loaded,
@@ -254,6 +255,13 @@ def test_the_verdict_wait_extends_the_window_a_few_times_only() -> None:
     assert after.state is State.DRAINING
 
 
+def test_who_moved_on_meanwhile_is_waited_for_anew() -> None:
+    instance = in_state("PRELOAD")
+    for _ in range(5 * POLICY.max_waits):
+        instance, _ = step(instance, Stalled(1, Failure("downloads", verdict="wait"), moved=True), 2.0)
+    assert (instance.state, instance.waits) == (State.PRELOAD, 1)
+
+
 def test_a_restart_by_a_person_gives_a_failed_instance_a_new_budget() -> None:
     spent = replace(in_state("FAILED"), recent_restarts_s=(1.0, 2.0))
     after, _ = step(spent, RestartRequested(1), 3.0)
@@ -290,7 +298,11 @@ def test_a_late_compile_drains_only_where_that_is_wanted() -> None:
     kernel = Compile("triton", 1, "add_kernel")
     drained, (told, moved, _) = step(strict, LateCompile(1, 1, (kernel,)), 2.0)
     assert (drained.late, told) == ((kernel,), Compiled(1, (kernel,)))
-    assert moved == Moved(State.SERVING, State.DRAINING, "compiled after READY (1 in all): triton: 1 (add_kernel)")
+    why = "compiled after READY (1 in all): triton: 1 (add_kernel)"
+    assert moved == Moved(State.SERVING, State.DRAINING, why)
+    record = FailureRecord(Failure(why, "retry", "late_compile", "add_kernel"), 1, State.SERVING, 2.0)
+    assert drained.last_failure == record
+    assert step(drained, Vacated(1), 3.0)[0].last_failure == record, "the next attempt still tells why"
 
 
 def test_no_instance_serves_without_its_proof() -> None:

@@ -53,7 +53,26 @@ async def test_503_for_ever_never_counts_as_loaded(server: Server, target: Make,
         await asyncio.sleep(0.001)
     assert not waiting.done()
     waiting.cancel()
-    assert told == [Progress("PRELOAD", 0, None, "GET /v1/stage: 503 Service Unavailable: loading")]
+    assert told == [Progress("PRELOAD", 0, None, "GET /v1/stage: 503 Service Unavailable: loading", "nothing")]
+
+
+async def test_another_program_that_answers_not_yet_is_told_each_time(server: Server, target: Make, http, clock, told):
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=503, text="loading")
+
+    server.before = refuse
+    others = target(stage=None, loaded=HttpProbe("/health"))
+    with pytest.raises(WarmupError):
+        await wait_loaded(others, http, clock, told.append, timeout_s=1)
+    assert len(told) == len(server.asked) > 5
+    assert {progress.sign for progress in told} == {"not_yet"}
+
+
+async def test_that_nobody_listens_is_no_sign_of_life(http, clock: FakeClock, told: list[Progress], target: Make):
+    closed = Target("http://127.0.0.1:9", target(stage=None, loaded=HttpProbe("/health")).probes)
+    with pytest.raises(WarmupError):
+        await wait_loaded(closed, http, clock, told.append, timeout_s=1)
+    assert [progress.sign for progress in told] == ["nothing"]
 
 
 async def test_a_built_in_server_that_keeps_answering_with_an_error_is_given_up(

@@ -136,6 +136,14 @@ async def test_a_server_that_only_needs_more_time_gets_it(server: Server, target
     server.statuses = [503] * 100
     proof = await prime(target(), http, clock, "full", told.append)
     assert proof.seconds > 50
+    assert sum(progress.sign == "not_yet" for progress in told) == 100
+
+
+async def test_every_answer_is_a_step_forward_however_many_it_takes(server: Server, target: Make, http, clock, told):
+    server.times_ms = [40.0, 900.0] * 6
+    proof = await prime(target(), http, clock, "full", told.append)
+    steps = {progress.what for progress in told if progress.sign == "step"}
+    assert len(steps) >= len(proof.first_token_ms) > 12
 
 
 async def test_a_failing_generation_is_not_asked_again(server: Server, target: Make, http, clock, told):

@@ -206,6 +206,7 @@ def service_run(stage: Stage, planned: ServicePlan) -> ServiceRun:
         fingerprint=key,
         history=stage.home.history(stage.deployment.name, planned.name),
         learns=service.preload_window is None,
+        quiet_s=service.quiet_window,
         container=shown.container,
         other_ports=shown.ports,
     )

@@ -155,15 +155,23 @@ def overview(status: Mapping[str, Any]) -> Table:
 
 
 def remarks(status: Mapping[str, Any]) -> Text:
-    """Where the control API listens, last failures, and what is not where it was planned; a line each."""
+    """Where the control API listens, last failures, compiles after READY, what is not on plan; a line each."""
     lines = Text(f"control API: {status['control']}\n" if status["control"] else "")
     for service in status["services"]:
         failure, placement = service["last_failure"], service.get("placement")
         if failure:
-            lines.append(f"{service['name']}: last failure: {failure['summary']}\n", "red")
+            when = f"attempt {failure['attempt']}, {failure['at']}"
+            lines.append(f"{service['name']}: last failure ({when}): {failure['summary']}\n", "red")
+        if late := service.get("late_compiled"):
+            lines.append(f"{service['name']}: {_compiled_late(service['late_compiles'], late[-1])}\n", "yellow")
         for text in placement["drift"] if placement else ():
             lines.append(f"{service['name']}: {text}\n", "yellow")
     return lines
+
+
+def _compiled_late(count: int, last: Mapping[str, Any]) -> str:
+    key = f" ({last['key']})" if last["key"] else ""
+    return f"compiled after READY, {count} in all; the last seen by {last['channel']}{key}"
 
 
 def _on_plan(service: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from toolkit.diagnose.refine import Scene
 from toolkit.diagnose.stream import Pieces, RawLine, Scanner
 from toolkit.diagnose.template import fill, known
 from toolkit.diagnose.text import Level
+from toolkit.units import format_duration
 
 _ROOT, _SOFT, _WEAK = 3, 2, 1
 _LAST_LINES = 8
@@ -269,7 +270,7 @@ def _too_slow(ending: Ending, state: State, tail: _Tail) -> Finding | None:
     if not ending.stalled and state.stalled is None:
         return None
     line = tail.lines[tail.last_of_program()] if tail.last_of_program() >= 0 else None
-    quiet = f" for {ending.quiet_s:.0f} s" if ending.quiet_s else ""
+    quiet = f" for {format_duration(ending.quiet_s)}" if ending.quiet_s else ""
     cause = f"The start has said nothing{quiet}; no compiler runs and no build lock is waited for."
     fix = "Look at the stacks of the process (py-spy dump) for what it waits for, or give the start more time."
     number, text = (line.number, texts.clip(line.message.strip())) if line else (0, "")

@@ -43,6 +43,7 @@ from toolkit.supervise.leftovers import Leftovers
 from toolkit.supervise.lifecycle import Action, Event, Failure
 from toolkit.supervise.logs import LogView
 from toolkit.supervise.look import GpuUse, held_bytes, look
+from toolkit.supervise.lookout import Lookout
 from toolkit.supervise.outcome import OomCount, Outcome
 from toolkit.supervise.process import Tree
 from toolkit.supervise.records import Record, Records
@@ -53,9 +54,8 @@ from toolkit.warm.compiles import Seen
 
 _LOG = logging.getLogger(__name__)
 _READY_LOG_BYTES = 1024**2
-_SAMPLE_S = 0.5
 _STOP_LOCK_S = 10.0  # a planned stop waits so long for a start on its GPU, and is then no longer put off
-_SHARED_LOOK_S = 2.0
+_GPU_LOOK_S = 2.0  # without progress, the driver is asked too
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
 Diagnose = Callable[[Outcome], Failure]
@@ -104,7 +104,7 @@ class _Running:
     launch: Launch
     target: warm.Target
     log: LogView
-    window: window.Window
+    lookout: Lookout
     oom: OomCount
     compiles: CompileWatch
 
@@ -127,6 +127,7 @@ class Attempt:
     _give_back: Callable[[], None] | None = None
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _ending: asyncio.Task[None] | None = None
+    _guard: asyncio.Task[None] | None = None
     _proof: warm.Proof | None = None
     _watcher: Watcher | None = None
     _death: ranks.Death | None = None
@@ -157,7 +158,7 @@ class Attempt:
             lifecycle.Reserve: self._reserve,
             lifecycle.Spawn: self._spawn,
             lifecycle.WaitLoaded: self._wait_loaded,
-            lifecycle.ExtendWindow: self._watch_window,
+            lifecycle.ExtendWindow: self._watch_on_window,
             lifecycle.Prime: self._prime,
             lifecycle.Register: self._register,
             lifecycle.Watch: self._watch,
@@ -256,14 +257,14 @@ class Attempt:
         """From here on there is a process to ask, to watch and to take down."""
         url = f"http://127.0.0.1:{self.run.port}"
         target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
-        now_s = self.world.clock.now()
-        opened = window.opened(now_s, self._windows_s.get("PRELOAD", launch.preload_window_s))
         oom = OomCount.begun(tree.pid, group=tree.group.folder if tree.group else None)
         watch = CompileWatch.of(
             target, self.world.http, tree, log,
             env=launch.own_env, cache_dir=self.run.cache_dir, on_gpu=bool(self.run.gpus),
         )  # fmt: skip
-        self._running = _Running(tree, launch, target, log, opened, oom, watch)
+        lookout = Lookout.of(tree, log, watch.compilers, target, self.world.clock)
+        self._running = _Running(tree, launch, target, log, lookout, oom, watch)
+        lookout.window = self._open_window(lookout.sample())
         self._start(self._watch_exit, self._running)
 
     @property
@@ -310,14 +311,16 @@ class Attempt:
         found = await self._diagnosed(running, exit_status)
         self._fail(found if self._death is None else failures.rank_died(self._death, found))
 
-    async def _diagnosed(self, running: _Running, exit_status: int | None) -> Failure:
-        """Why the attempt ended or stalls; reading the log and asking the driver are not for the event loop."""
+    async def _diagnosed(self, running: _Running, exit_status: int | None, quiet_s: float | None = None) -> Failure:
+        """Why the attempt ended or stalls; reading the log and asking the driver are not for the event loop.
+
+        ``quiet_s``: for how long nothing has moved in a start.
+        """
         compiling = outcome.is_compiling(running.tree.members()) if exit_status is None else None
 
         def judged() -> Failure:
-            seen = Outcome(
-                self.run.name, running.log, exit_status, running.oom.grew(), compiling, self._others_on_its_devices()
-            )
+            grew, others = running.oom.grew(), self._others_on_its_devices()
+            seen = Outcome(self.run.name, running.log, exit_status, grew, compiling, others, quiet_s)
             return self.world.diagnose(seen)
 
         return await asyncio.to_thread(judged)
@@ -329,9 +332,9 @@ class Attempt:
     async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
         running, world = self._process(), self.world
         began_s, self._stage = world.clock.now(), "PRELOAD"
-        guard = self._start(self._watch_window)
+        self._guard = self._start(self._watch_window)
         report = await warm.wait_loaded(running.target, world.http, world.clock, self._on_progress)
-        guard.cancel()
+        self._end_guard()
         if report.attention:
             self.note(f"attention: {report.attention}")
         wrong = await asyncio.to_thread(log_checks.judge, running.launch.log_checks, running.log)
@@ -340,6 +343,11 @@ class Attempt:
             return
         self._spent_s["PRELOAD"] = world.clock.now() - began_s
         self.post(lifecycle.Loaded(self.number, await self._completed(report)))
+
+    def _end_guard(self) -> None:
+        """The stage is over in time."""
+        if self._guard is not None:
+            self._guard.cancel()
 
     async def _completed(self, report: warm.StageReport) -> warm.StageReport:
         """With what its log says of parts that it does not report, and the memory it holds."""
@@ -351,62 +359,58 @@ class Attempt:
     async def _prime(self, _: lifecycle.Prime) -> None:
         running, world = self._process(), self.world
         began_s, self._stage = world.clock.now(), "PRIME"
-        guard = self._start(self._watch_window)
+        self._guard = self._start(self._watch_window)
         self._proof = await warm.prime(
             running.target, world.http, world.clock, self.run.warmup, self._on_progress,
             watch=running.compiles.look, measure=self._memory,
             patience_s=max(warm.PATIENCE_S, self._windows_s.get("PRIME", 0.0)),
         )  # fmt: skip
-        guard.cancel()
+        self._end_guard()
         self._spent_s["PRIME"] = world.clock.now() - began_s
         self.post(lifecycle.Proven(self.number, self._proof))
 
     async def _memory(self) -> warm.Memory:
         """What the attempt holds now."""
-        pids, resident = await self._pids(), self._process().tree.usage().resident_bytes
+        return warm.Memory(self._process().tree.usage().resident_bytes, await self._gpu_bytes())
+
+    async def _gpu_bytes(self) -> int | None:
         devices = self.run.gate().devices
-        return warm.Memory(resident, await asyncio.to_thread(held_bytes, devices, self.world.gpu_use, pids))
+        return await asyncio.to_thread(held_bytes, devices, self.world.gpu_use, await self._pids())
 
     def _on_progress(self, progress: warm.Progress) -> None:
-        grew = self.activity is None or (progress.stage, progress.done) != (self.activity.stage, self.activity.done)
         self.activity = progress
         running = self._process()
-        running.compiles.glance()
-        if grew:
-            running.window = running.window.noted(self.world.clock.now())
-
-    async def _watch_window(self, _: lifecycle.ExtendWindow | None = None) -> None:
-        """Posts Stalled once the stage's window has passed."""
-        running, clock = self._process(), self.world.clock
-        length_s = self._windows_s.get(self._stage, running.launch.preload_window_s)
-        running.window = window.opened(clock.now(), length_s)
-        before = self._sample(running)
-        looked_s = clock.now() - _SHARED_LOOK_S
-        while (now_s := clock.now()) < running.window.deadline_s:
-            if now_s - looked_s >= _SHARED_LOOK_S:
-                await self._look_at_shared_memory()
-                await self._look_into_container(running)
-                looked_s = now_s
-            await clock.sleep(min(_SAMPLE_S, running.window.deadline_s - now_s))
+        if running.lookout.told(progress):
             running.compiles.glance()
-            after = self._sample(running)
-            if window.progressed(before, after):
-                running.window = running.window.noted(after.at_s)
-            before = after
-        found = await self._diagnosed(running, None)
-        failure = failures.stalled(found, clock.now() - running.window.progress_s)
-        self.post(lifecycle.Stalled(self.number, failures.without(failure, self._secrets), self.world.jitter()))
+
+    async def _watch_on_window(self, _: lifecycle.ExtendWindow) -> None:
+        self._guard = self._start(self._watch_window)
+
+    async def _watch_window(self) -> None:
+        """Posts Stalled once the stage has stood still."""
+        running, lookout = self._process(), self._process().lookout
+        stall = await lookout.until_still(self._open_window, self._look_wider)
+        found = await self._diagnosed(running, None, stall.quiet_s)
+        at = self.activity.what if self.activity and self.activity.stage == self._stage else None
+        failure = failures.without(failures.stalled(found, stall, at), self._secrets)
+        self.post(lifecycle.Stalled(self.number, failure, self.world.jitter(), moved=lookout.window.moved))
+
+    def _open_window(self, now: window.Sample) -> window.Window:
+        """What processors do is believed longest where nobody wrote how long it may take."""
+        length_s = self._windows_s.get(self._stage, self._process().launch.preload_window_s)
+        return window.opened(now, length_s, self.run.quiet_s, window.BUSY_S if self.run.learns else length_s)
+
+    async def _look_wider(self) -> int | None:
+        running = self._process()
+        await self._look_at_shared_memory()
+        await self._look_into_container(running)
+        return await self._gpu_bytes() if running.lookout.still_s >= _GPU_LOOK_S else None
 
     async def _look_into_container(self, running: _Running) -> None:
         """So that what it does counts as progress, not what its client does."""
         if running.launch.container is not None:
             inside = await asyncio.to_thread(containers.pids, running.launch.container)
             running.tree.beside = inside[:1]
-
-    def _sample(self, running: _Running) -> window.Sample:
-        usage = running.tree.usage()
-        log_bytes = running.log.written_bytes()
-        return window.Sample(self.world.clock.now(), log_bytes, usage.resident_bytes, usage.cpu_s, usage.read_bytes)
 
     async def _register(self, _: lifecycle.Register) -> None:
         running = self._process()

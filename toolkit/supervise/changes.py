@@ -9,9 +9,9 @@ from typing import Any
 from toolkit.supervise.service import ServiceRun
 
 # Keys that only coexist itself looks at: they hold without a new process.
-OF_THE_SUPERVISOR = frozenset(
-    {"after", "requires", "restart", "grace", "late_compile", "preload_window", "warmup", "warmup_requests"}
-)
+_AT_ONCE = {"after", "requires", "restart", "grace", "late_compile"}
+_AT_THE_NEXT_START = {"preload_window", "quiet_window", "warmup", "warmup_requests"}
+OF_THE_SUPERVISOR = frozenset(_AT_ONCE | _AT_THE_NEXT_START)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from toolkit.facts import program_logs
 from toolkit.processes import Identity
 from toolkit.runtimes.environment import COMPILE_FOLDERS
 from toolkit.supervise.leftovers import is_lock
-from toolkit.supervise.logs import Cursor, LogFile, LogView, rank_files
+from toolkit.supervise.logs import LogView, NewLines
 from toolkit.supervise.outcome import COMPILERS
 from toolkit.supervise.process import Tree
 from toolkit.warm.client import Client, RequestFailedError
@@ -95,16 +95,18 @@ class Compilers:
 
     tree: Tree
     newest: str | None = None
+    running: bool = False
     _seen: set[Identity] = field(default_factory=set)
 
     def count(self) -> int:
-        """Ever seen, this look included."""
-        for root in (self.tree.pid, *self.tree.beside):
-            for pid in processes.descendants(root):
-                found = processes.stat(pid)
-                if found and found.name in COMPILERS and found.identity not in self._seen:
-                    self._seen.add(found.identity)
-                    self.newest = found.name
+        """Ever seen, this look included; ``running``: one of them was there at this look."""
+        below = (pid for root in (self.tree.pid, *self.tree.beside) for pid in processes.descendants(root))
+        found = [each for pid in below if (each := processes.stat(pid)) and each.name in COMPILERS and not each.dead]
+        self.running = bool(found)
+        for each in found:
+            if each.identity not in self._seen:
+                self._seen.add(each.identity)
+                self.newest = each.name
         return len(self._seen)
 
 
@@ -115,22 +117,18 @@ class LogLines:
     log: LogView
     newest: str | None = None
     _count: int = 0
-    _cursors: dict[Path, Cursor] = field(default_factory=dict)
+    _lines: NewLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lines = NewLines(self.log)
 
     def count(self) -> int:
         """Since the attempt began; only what was written since the last look is read."""
-        self._cursors.setdefault(self.log.path, Cursor(LogFile(self.log.path), self.log.start_bytes))
-        for path in rank_files(self.log.path):
-            self._cursors.setdefault(path, Cursor(LogFile(path)))
-        for cursor in self._cursors.values():
-            for text, _ in cursor.lines():
-                self._read(text.decode(errors="replace"))
+        for line in self._lines.read():
+            if told := program_logs.compiling(line):
+                self._count += 1
+                self.newest = told[:_SHOWN_CHARS]
         return self._count
-
-    def _read(self, line: str) -> None:
-        if told := program_logs.compiling(line):
-            self._count += 1
-            self.newest = told[:_SHOWN_CHARS]
 
 
 @dataclass

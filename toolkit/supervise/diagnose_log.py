@@ -11,17 +11,21 @@ from toolkit.supervise.failures import plain
 from toolkit.supervise.lifecycle import Failure
 from toolkit.supervise.outcome import Outcome
 
-STALL_S = 30.0  # after this long without progress a start is asked about
+_SILENCE = "silence"  # the pattern of a start that says nothing, and nothing is known of why
 
 
 def diagnose(outcome: Outcome, context: Context | None = None) -> Failure:
-    """Why the attempt ended, or stalls, from its whole log; ``context``: what the plan and the host say."""
-    quiet_s = STALL_S if outcome.exit_status is None else None
-    ending = Ending(outcome.exit_status, outcome.oom_killed, outcome.compiling, quiet_s)
+    """Why the attempt ended, or stalls, from its whole log; ``context``: what the plan and the host say.
+
+    A start that hangs for no known reason is tried again: it can be ended, which whoever only reads a log cannot do.
+    """
+    ending = Ending(outcome.exit_status, outcome.oom_killed, outcome.compiling, outcome.quiet_s)
     known = replace(context or Context(outcome.service), holders=_holders(outcome.others))
     found = classify(outcome.log.pieces(), ending, known)
     if found.kind in ("unknown", "healthy"):
         return _plain(outcome, found.also)
+    if found.pattern == _SILENCE:
+        return Failure(found.summary, "retry", found.kind, line=found.line)
     return Failure(found.summary, found.verdict, found.kind, found.culprit, found.line, found.advice)
 
 

@@ -14,6 +14,7 @@ from toolkit.supervise.logs import last_line
 from toolkit.supervise.outcome import Outcome
 from toolkit.supervise.process import UNSEEN_STATUS
 from toolkit.supervise.ranks import Death
+from toolkit.supervise.window import Stall
 from toolkit.units import format_duration
 from toolkit.warm.model import CanaryResult, WarmupError
 
@@ -40,6 +41,7 @@ _HOPELESS = (
     (r"\berror: the following arguments are required: (?P<it>.+)", "Give the program its arguments: {it}."),
     (r"(?:^|: )(?P<it>[\w./+-]+): (?:command )?not found$", "Install '{it}', or correct its name."),
 )
+_LOOK_AT_STACKS = "The stacks of its processes (py-spy dump) show what it waits for; '{}' gives it longer."
 _CANNOT_EXECUTE = (126, 127)  # as shells, and what pins before it executes, say it
 
 
@@ -48,7 +50,7 @@ def plain_diagnosis(log_tail: str, exit_status: int | None) -> Failure:
 
     The verdict is ``stop`` where the last line tells what no other attempt can change.
     """
-    what = describe_exit(exit_status) if exit_status is not None else "makes no progress"
+    what = describe_exit(exit_status) if exit_status is not None else "it lives"
     line = last_line(log_tail)
     if line is None:
         return Failure(f"{what}; its log is empty")
@@ -69,10 +71,14 @@ def plain(outcome: Outcome) -> Failure:
     return plain_diagnosis(outcome.log.tail(), outcome.exit_status)
 
 
-def stalled(found: Failure, quiet_s: float) -> Failure:
-    """The diagnosis of a process that lives but made no progress for ``quiet_s``."""
-    summary = f"no progress for {format_duration(quiet_s)}: {found.summary}"
-    return Failure(summary, found.verdict, "stalled", found.culprit, found.line, found.advice)
+def stalled(found: Failure, stall: Stall, at: str | None = None) -> Failure:
+    """The diagnosis of a process that lives but makes no progress; ``at``: what it said of its start last."""
+    still = "its processors work, but its log, memory and files stand still"
+    still = still if stall.spins else "its log, memory, files and processors stand still"
+    last = f", last seen: {at}" if at else ""
+    summary = f"no progress for {format_duration(stall.quiet_s)}: {still}{last}; {found.summary}"
+    advice = found.advice or _LOOK_AT_STACKS.format("preload_window" if stall.spins else "quiet_window")
+    return Failure(summary, found.verdict, "stalled", found.culprit, found.line, advice)
 
 
 def not_working(failure: Failure, found: Failure) -> Failure:

@@ -10,10 +10,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from toolkit.supervise import window
 from toolkit.supervise.lifecycle import Failure
+from toolkit.supervise.window import Sample
 
 IN_A_ROW = 3
+_CPU_SHARE = 0.2  # of one core: more than answering our own probes takes
+_RESIDENT_BYTES = 1024**2
 # Counters that advance when work is done: tokens, and requests that ended well. Requests that were refused also count
 # up while nothing works. Time and size histograms have a count of their own, so they are left out.
 _WORK = re.compile(
@@ -84,7 +86,7 @@ def _counts_work(name: str, labels: str | None) -> bool:
 class Evidence:
     """A look at what an instance does; ``work``: its own count of work done, None: it does not tell."""
 
-    sample: window.Sample
+    sample: Sample
     work: float | None = None
 
 
@@ -95,4 +97,9 @@ def advanced(before: Evidence, after: Evidence) -> bool:
     """
     if before.work is not None and after.work is not None:
         return after.work != before.work
-    return window.progressed(before.sample, after.sample)
+    earlier, now = before.sample, after.sample
+    return (
+        now.log_bytes != earlier.log_bytes
+        or now.resident_bytes > earlier.resident_bytes + _RESIDENT_BYTES
+        or now.cpu_s - earlier.cpu_s > _CPU_SHARE * (now.at_s - earlier.at_s)
+    )

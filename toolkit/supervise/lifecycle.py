@@ -212,10 +212,14 @@ class LateCompile(Event):
 
 @dataclass(frozen=True)
 class Stalled(Event):
-    """A window passed without progress; the process lives. ``jitter`` from 0 to 1."""
+    """A start stands still; the process lives. ``jitter`` from 0 to 1.
+
+    ``moved``: there was progress since it was last said to, so that it has not been waited for yet.
+    """
 
     failure: Failure
     jitter: float = 0.0
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -453,17 +457,24 @@ def _late_compile(instance: Instance, event: LateCompile, now_s: float) -> Step:
     after = replace(instance, late_compiles=event.count, late=late)
     if instance.policy.late_compile == "warn":
         return after, (told,)
-    seen = f": {in_words(event.new)}" if event.new else ""
-    drained, actions = _end_serving(after, "restart", now_s, f"compiled after READY ({event.count} in all){seen}")
+    why = _why_drained(event)
+    drained, actions = _end_serving(_record(after, why, now_s), "restart", now_s, why.summary)
     return drained, (told, *actions)
+
+
+def _why_drained(event: LateCompile) -> Failure:
+    seen = f": {in_words(event.new)}" if event.new else ""
+    key = next((each.key for each in event.new if each.key), None)
+    return Failure(f"compiled after READY ({event.count} in all){seen}", "retry", "late_compile", culprit=key)
 
 
 def _stalled(instance: Instance, event: Stalled, now_s: float) -> Step:
     if instance.state not in (PRELOAD, PRIME):
         return instance, ()
-    if event.failure.verdict == "wait" and instance.waits < instance.policy.max_waits:
-        text = f"waits longer ({instance.waits + 1} of {instance.policy.max_waits}): {event.failure.summary}"
-        return replace(instance, waits=instance.waits + 1), (ExtendWindow(), Log(text))
+    waits = 1 if event.moved else instance.waits + 1
+    if event.failure.verdict == "wait" and waits <= instance.policy.max_waits:
+        text = f"waits longer ({waits} of {instance.policy.max_waits}): {event.failure.summary}"
+        return replace(instance, waits=waits), (ExtendWindow(), Log(text))
     return _fail(instance, event.failure, event.jitter, now_s)
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.supervise import log_times
@@ -329,6 +329,36 @@ class LogView:
         start = max(self.start_bytes, log.end() - limit_bytes)
         text = b"".join(log.pieces(start)) or self.recent()
         return text[-limit_bytes:].decode(errors="replace")
+
+
+@dataclass
+class NewLines:
+    """Lines of an attempt's log, its ranks' files included, each once."""
+
+    log: LogView
+    _cursors: dict[Path, Cursor] = field(default_factory=dict)
+
+    def read(self) -> Iterator[str]:
+        """Those that were finished since the last call."""
+        for cursor in self._all():
+            for text, _ in cursor.lines():
+                yield text.decode(errors="replace")
+
+    def skip(self) -> None:
+        """What was written by now is not read."""
+        for cursor in self._all():
+            cursor.offset, cursor.rest = cursor.log.end(), b""
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """How much was read of lines that have no end yet."""
+        return sum(len(cursor.rest) for cursor in self._cursors.values())
+
+    def _all(self) -> list[Cursor]:
+        self._cursors.setdefault(self.log.path, Cursor(LogFile(self.log.path), self.log.start_bytes))
+        for path in rank_files(self.log.path):
+            self._cursors.setdefault(path, Cursor(LogFile(path)))
+        return list(self._cursors.values())
 
 
 def rank_folder(log: Path) -> Path:

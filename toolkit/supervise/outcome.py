@@ -35,6 +35,7 @@ class Outcome:
     oom_killed: bool | None = None
     compiling: bool | None = None
     others: tuple[Holder, ...] = ()
+    quiet_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -123,11 +123,11 @@ def poll(process: subprocess.Popen[bytes]) -> int | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a tree used: ``resident_bytes`` now, ``cpu_s`` and ``read_bytes`` of those alive, in all."""
+    """What a tree holds, and what those alive have done: ``io_bytes`` were read or written."""
 
     resident_bytes: int
     cpu_s: float
-    read_bytes: int = 0
+    io_bytes: int = 0
 
 
 class Main(Protocol):
@@ -280,11 +280,17 @@ class Tree:
         return None if environment is None else self._cookie.encode() in environment
 
     def usage(self) -> Usage:
-        """Memory and processor time of the main process, those ``beside`` it, and all their descendants."""
+        """Memory, processor time and files of its processes and those ``beside`` it, as far as one look finds them.
+
+        Whoever left its parent is found in the control group, or was among the ``members`` last time.
+        """
         pids = {pid for root in (self.pid, *self.beside) for pid in processes.descendants(root)}
-        found = [each for pid in pids if (each := processes.stat(pid))]
-        read_bytes = sum(processes.read_bytes(each.identity.pid) for each in found)
-        return Usage(sum(each.resident_bytes for each in found), sum(each.cpu_s for each in found), read_bytes)
+        pids |= self.group.members() if self.group else set()
+        strays = {each.pid: each for each in self._known if each.pid not in pids}
+        found = [each for pid in (*pids, *strays) if (each := processes.stat(pid))]
+        ours = [each for each in found if strays.get(each.identity.pid, each.identity) == each.identity]
+        io_bytes = sum(processes.io_bytes(each.identity.pid) for each in ours)
+        return Usage(sum(each.resident_bytes for each in ours), sum(each.cpu_s for each in ours), io_bytes)
 
     async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
         """What could not be ended (normally nothing): TERM to the main process, ``grace_s``, then KILL to all."""

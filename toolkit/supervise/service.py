@@ -33,7 +33,8 @@ class ServiceRun:
     ``placed``: what whoever planned it wants back, as JSON. ``cache_dir``: a folder that is the service's own.
     ``container``: what runs its containers, and how; None: it is a process of its own.
     ``other_ports``: by what for. ``fingerprint``: of its environment. ``history``: the file of how long its starts
-    took; ``learns``: how long the next may take follows from that.
+    took; ``learns``: how long the next may take follows from that. ``quiet_s``: how long a start may show no progress;
+    None: as long as is usual.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ServiceRun:
     fingerprint: str = ""
     history: Path | None = None
     learns: bool = True
+    quiet_s: float | None = None
 
     def ports(self) -> dict[str, int]:
         """Every port it listens on, by what it is called in messages."""
@@ -92,6 +94,7 @@ class ServiceRun:
             restart=self.restart,
             grace_s=self.grace_s,
             late_compile=self.late_compile,
+            quiet_s=self.quiet_s,
             required=self.required,
             spec=self.spec,
         )

@@ -36,6 +36,11 @@ class RequestFailedError(Exception):
         self.not_yet = not_yet
         self.status = status
 
+    @property
+    def answers_not_yet(self) -> bool:
+        """The server itself said so; nobody who listens says nothing."""
+        return self.not_yet and self.status is not None
+
 
 async def or_fail(answer: Awaitable[T]) -> T:
     """The answer.

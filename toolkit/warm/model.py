@@ -14,6 +14,7 @@ from toolkit.warm.compiles import Seen
 PARTS = ("context", "weights", "kv_cache", "tokenizer")
 PRIME_PARTS = ("compile", "canary", "proof")
 
+Sign = Literal["step", "not_yet", "nothing"]
 FailureCode = Literal["canary_wrong", "never_steady", "compile_during_proof", "request_failed", "loaded_timeout"]
 
 
@@ -46,12 +47,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Progress:
-    """A step forward, told only when something changed; ``total`` None: how much there is in all is unknown."""
+    """Where a stage stands, told when something changed; ``total`` None: how much there is in all is unknown.
+
+    ``sign``: it is a ``step`` forward, or the program answers that it is ``not_yet`` ready (told each time), or
+    ``nothing`` of the kind.
+    """
 
     stage: Literal["PRELOAD", "PRIME"]
     done: int
     total: int | None
     what: str
+    sign: Sign = "step"
 
 
 OnProgress = Callable[[Progress], None]

@@ -11,7 +11,7 @@ import aiohttp
 
 from toolkit.runtimes.base import HttpProbe, LogProbe
 from toolkit.warm.client import Client, RequestFailedError, quick
-from toolkit.warm.model import PARTS, Clock, OnProgress, Progress, StageReport, Target, WarmupError
+from toolkit.warm.model import PARTS, Clock, OnProgress, Progress, Sign, StageReport, Target, WarmupError
 
 KEYS_PATH = "/v1/warmup/keys"  # of the built-in servers
 POLL_S = 0.1
@@ -47,7 +47,7 @@ async def wait_loaded(
         errors, right_at_s = (errors + 1, right_at_s) if is_error else (0, clock.now())
         if errors >= MAX_STAGE_ERRORS and clock.now() - right_at_s >= patience_s:
             raise WarmupError(f"{progress.what} ({errors} times in a row)", code="request_failed")
-        if progress != told:
+        if progress != told or progress.sign == "not_yet":
             on_progress(progress)
             told = progress
         if report is not None:
@@ -68,9 +68,12 @@ async def _ask(client: Client) -> tuple[StageReport | None, Progress, bool]:
         if probes.deep is not None:
             await client.send(probes.deep)
     except RequestFailedError as error:
-        built_in = probes.stage is not None and error.status is not None and not error.not_yet
-        is_error = built_in or (says_loaded and error.status in _SUCCESS)
-        return None, Progress("PRELOAD", 0, None, error.reason), is_error
+        built_in = probes.stage is not None
+        is_error = says_loaded and error.status in _SUCCESS
+        is_error = is_error or (built_in and error.status is not None and not error.not_yet)
+        # Ours tells of each part that is done; of another, that it answers is all there may be to see.
+        sign: Sign = "not_yet" if error.answers_not_yet and not built_in else "nothing"
+        return None, Progress("PRELOAD", 0, None, error.reason, sign), is_error
     return StageReport(dict.fromkeys(PARTS)), Progress("PRELOAD", 1, 1, "loaded"), False
 
 

@@ -24,6 +24,7 @@ from toolkit.warm.model import (
     OnProgress,
     Progress,
     Proof,
+    Sign,
     Target,
     WarmupError,
 )
@@ -239,11 +240,11 @@ class _Prime:
             except RequestFailedError as error:
                 if not error.not_yet or self.clock.now() >= deadline_s:
                     raise
-                self._tell(done, error.reason)
+                self._tell(done, error.reason, "not_yet" if error.answers_not_yet else "nothing")
             await self.clock.sleep(RETRY_S)
 
-    def _tell(self, done: int, what: str) -> None:
-        self.on_progress(Progress("PRIME", done, len(self.keys) + 1 + WINDOW, what))
+    def _tell(self, done: int, what: str, sign: Sign = "step") -> None:
+        self.on_progress(Progress("PRIME", done, len(self.keys) + 1 + WINDOW, what, sign))
 
 
 async def ask_canary(client: Client, check: CanaryCheck) -> CanaryResult:
