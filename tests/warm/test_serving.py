@@ -10,7 +10,7 @@ from tests.warm.conftest import TOKEN, Server
 from toolkit.runtimes.base import HttpProbe
 from toolkit.warm import Proof, Target, WarmupError, drain, first_request, register
 from toolkit.warm.prompts import probe_lengths
-from toolkit.warm.serving import STEADY_REQUESTS
+from toolkit.warm.serving import QUIET_S, STEADY_REQUESTS
 
 Make = Callable[..., Target]
 PROOF = Proof(None, (), None, None, None, (), 0.0)
@@ -27,6 +27,19 @@ async def test_the_first_request_is_anybodys_and_of_an_unseen_length(server: Ser
     assert lengths.isdisjoint(probe_lengths(64))
     assert len({body["prompt"] for body in bodies}) == len(bodies)
     assert not any("X-Coexist-Token" in headers for _, _, headers in server.asked)
+
+
+async def test_steady_requests_find_the_server_as_quiet_as_the_first_one(server: Server, target: Make, http, clock):
+    pauses, sleep = [], clock.sleep
+
+    async def slept(seconds: float) -> None:
+        pauses.append((seconds, len(server.bodies("/v1/completions"))))
+        await sleep(seconds)
+
+    clock.sleep = slept
+    await first_request(target(), http, PROOF, clock)
+    before_each = [sent for seconds, sent in pauses if seconds == QUIET_S]
+    assert before_each == list(range(1 + STEADY_REQUESTS))
 
 
 async def test_without_generation_the_first_request_is_unknown(server: Server, target: Make, http, clock):

@@ -19,6 +19,7 @@ from toolkit.serve.isa import missing_features
 from toolkit.serve.kv_cache import divide, workspace_bytes
 from toolkit.serve.model_files import read_json
 from toolkit.serve.replay import GraphPool, Pool, Replays
+from toolkit.serve.sampling import Sampler, Sampling, choose
 from toolkit.serve.sizes import padded, padded_sizes
 from toolkit.serve.weights import load_tensors
 
@@ -91,9 +92,13 @@ class CompiledEngine:
         bytes_read = _timed("weights", on_part, lambda: _give_weights(engine_dir, info, device, packages))
         cache, store = _timed("kv_cache", on_part, lambda: _new_cache(info, device))
         engine = cls(info, packages, cache, store, bytes_read)
-        (smallest,) = engine.shapes("single")
-        _timed("kernels", on_part, lambda: engine.run_shape(smallest))  # libraries load what every step needs
+        _timed("kernels", on_part, engine.first_step)
         return engine
+
+    def first_step(self) -> None:
+        """A prompt of one token and the choice of the next: libraries load what every request needs."""
+        choose(self.prefill(0, [0])[None], [Sampler(Sampling())])
+        self.release(0)
 
     @property
     def chunks(self) -> bool:
