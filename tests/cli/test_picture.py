@@ -116,6 +116,12 @@ def test_a_last_failure_and_the_control_address_are_lines_of_their_own():
     ]
 
 
+def test_what_a_start_does_or_waits_for_is_a_line_until_it_serves():
+    starting = service(state="PRIME", activity="key 3 of 22: 4x128")
+    shown = drawn(picture.remarks(status(starting, service("embed", activity=None))), width=200)
+    assert shown.strip() == "llm: PRIME: key 3 of 22: 4x128"
+
+
 def test_a_compile_after_ready_is_a_line_with_its_key():
     late = [{"channel": "compilers", "key": None, "count": 1}, {"channel": "triton", "key": "ABC/add", "count": 1}]
     text = drawn(picture.remarks(status(service(late_compiles=1, late_compiled=late))), width=200)

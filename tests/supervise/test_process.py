@@ -158,6 +158,31 @@ async def test_usage_counts_the_whole_tree(tmp_path: Path) -> None:
     await tree.stop(grace_s=5.0)
 
 
+async def test_usage_counts_who_left_its_parent_once_it_was_seen(tmp_path: Path) -> None:
+    tree = tiny(tmp_path / "log", "daemon", who="stray")
+    await until(lambda: len(carriers("stray")) == 2 and len(tree.members()) == 2)
+    (stray,) = {each.pid for each in tree.members()} - {tree.pid}
+    assert stray not in processes.descendants(tree.pid)
+    main, other = processes.stat(tree.pid), processes.stat(stray)
+    assert main is not None
+    assert other is not None
+    assert tree.usage().resident_bytes >= main.resident_bytes + other.resident_bytes // 2
+    await tree.stop(grace_s=5.0)
+    await until(lambda: not carriers("stray"))
+
+
+async def test_usage_counts_the_work_of_children_that_have_ended(tmp_path: Path) -> None:
+    work = "import time; until = time.process_time() + 0.1\nwhile time.process_time() < until: pass\nprint('x' * 9999)"
+    then = "print('over', flush=True); time.sleep(600)"
+    script = f"import subprocess, time; subprocess.run([*{PYTHON!r}, {work!r}]); {then}"
+    tree = grow(tmp_path / "log", *PYTHON, script)
+    await until(lambda: "over" in (tmp_path / "log").read_text())
+    assert list(processes.descendants(tree.pid)) == [tree.pid]
+    assert tree.usage().cpu_s >= 0.1
+    assert tree.usage().io_bytes >= 9999
+    await tree.stop(grace_s=5.0)
+
+
 async def test_the_main_process_dies_with_the_supervisor(tmp_path: Path) -> None:
     script = (
         "import asyncio, os, sys; from pathlib import Path; from toolkit.supervise.process import Tree\n"

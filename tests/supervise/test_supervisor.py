@@ -78,6 +78,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
             {
                 "name": "a",
                 "state": "INIT",
+                "activity": None,
                 "attempt": 1,
                 "pid": None,
                 "port": run.port,

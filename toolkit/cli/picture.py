@@ -155,10 +155,12 @@ def overview(status: Mapping[str, Any]) -> Table:
 
 
 def remarks(status: Mapping[str, Any]) -> Text:
-    """Where the control API listens, last failures, compiles after READY, what is not on plan; a line each."""
+    """Where the control API listens, what starts do, last failures, late compiles, what is off plan; a line each."""
     lines = Text(f"control API: {status['control']}\n" if status["control"] else "")
     for service in status["services"]:
         failure, placement = service["last_failure"], service.get("placement")
+        if activity := service.get("activity"):
+            lines.append(f"{service['name']}: {service['state']}: {activity}\n")
         if failure:
             when = f"attempt {failure['attempt']}, {failure['at']}"
             lines.append(f"{service['name']}: last failure ({when}): {failure['summary']}\n", "red")

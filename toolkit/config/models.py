@@ -304,7 +304,7 @@ class Service(Model):
     grace: DurationS = Field(default=10.0, json_schema_extra={"default": "10s"})
     """From TERM to KILL."""
     preload_window: DurationS | None = None
-    """Time to load, and then to warm up; more while progress is seen. Left out: 30s for built-in servers, else 15min."""
+    """Time to load, and to warm up; more while progress is seen. Left out: 30s for built-in servers, else 15min."""
     quiet_window: DurationS | None = None
     """How long a start may show no progress before it is ended; left out: 30s, or its window where that is less."""
 

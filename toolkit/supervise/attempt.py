@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -378,7 +378,7 @@ class Attempt:
         return await asyncio.to_thread(held_bytes, devices, self.world.gpu_use, await self._pids())
 
     def _on_progress(self, progress: warm.Progress) -> None:
-        self.activity = progress
+        self.activity = replace(progress, what=masked(progress.what, self._secrets))
         running = self._process()
         if running.lookout.told(progress):
             running.compiles.glance()

@@ -23,21 +23,26 @@ def status(
     now_s: float,
     calendar: Calendar,
     address: str | None = None,
+    activity: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The whole document; ``address``: where the control API listens."""
+    """The whole document. ``address``: where the control API listens; ``activity``: what services that start do now."""
+    does = activity or {}
     return {
         "schema": 1,
         "deployment": deployment,
         "control": address,
         "ready": gates.all_ready([run.gate() for run in runs], instances),
-        "services": [_service(run, instances[run.name], now_s, calendar) for run in runs],
+        "services": [_service(run, instances[run.name], now_s, calendar, does.get(run.name)) for run in runs],
     }
 
 
-def _service(run: ServiceRun, instance: Instance, now_s: float, calendar: Calendar) -> dict[str, Any]:
+def _service(
+    run: ServiceRun, instance: Instance, now_s: float, calendar: Calendar, activity: str | None
+) -> dict[str, Any]:
     return {
         "name": run.name,
         "state": instance.state.value,
+        "activity": activity,
         "attempt": instance.attempt,
         "pid": instance.pid,
         "port": run.port,

@@ -27,6 +27,7 @@ class Outcome:
 
     ``oom_killed``: the kernel killed something in its control group meanwhile; ``compiling``: it has a compiler below
     it; None: nobody could tell. ``others`` hold memory of its devices and do not belong to the deployment.
+    ``quiet_s``: for how long nothing has moved in a start that lives; None: nobody said that it stands still.
     """
 
     service: str

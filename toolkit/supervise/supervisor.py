@@ -407,10 +407,10 @@ class Supervisor:
     def snapshot(self) -> dict[str, Any]:
         """The document of ``coexist status --json``."""
         runs = list(self._roster.runs.values())
-        now_s = self._clock.now()
         return document.status(
-            self.deployment, runs, self._instances, now_s=now_s, calendar=self._calendar, address=self.address
-        )
+            self.deployment, runs, self._instances, now_s=self._clock.now(), calendar=self._calendar,
+            address=self.address, activity=self.activity(),
+        )  # fmt: skip
 
     def proofs(self) -> dict[str, warm.Proof]:
         """What PRIME proved of each service that serves."""
