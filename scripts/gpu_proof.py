@@ -393,9 +393,9 @@ def _timed(torch: Any, work: Callable[[], Any]) -> tuple[float, Any]:
 def steps(proof: Proof) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "models", proof.models
     yield "files", proof.files
-    yield "attention", proof.attention
     yield "engines", proof.engines
     yield "kernels", proof.kernels
+    yield "attention", proof.attention
     yield "boots", proof.boots
     yield "weights", proof.weights
     yield "beside", lambda: proof.beside("shared")
