@@ -57,6 +57,7 @@ class Fault:
     on_death: OnDeath = "kill"
 
 
+STANDS_STILL = "^no progress for .* its log, memory, files and processors stand still"
 KILLED = "^was killed by SIGKILL"
 GAVE_UP = "^gave up after 2 restarts within 600 s: "
 
@@ -136,16 +137,16 @@ TABLE = (
         reason="^exited with status 3", strikes="start", stage="PRELOAD",
     ),
     Fault(
-        "PRELOAD: hangs", "its window passes; the next attempt serves", ends.replaced, flags=("1:hang",),
-        reason="^no progress for ", first_window_s=0.3, strikes="start", stage="PRELOAD",
+        "PRELOAD: hangs", "ended once nothing has moved for a while; the next attempt serves", ends.replaced,
+        flags=("1:hang",), reason=STANDS_STILL, first_window_s=0.3, strikes="start", stage="PRELOAD",
     ),
     Fault(
         "PRIME: crashes", "the next attempt serves", ends.replaced, flags=("1:crash-on-hello",),
         reason="^exited with status 7", strikes="start", stage="PRIME",
     ),
     Fault(
-        "PRIME: hangs", "its window passes; the next attempt serves", ends.replaced, flags=("1:hang-on-hello",),
-        reason="^no progress for ", first_window_s=SMALL_WINDOW_S, strikes="start", stage="PRIME",
+        "PRIME: hangs", "ended once nothing has moved for a while; the next attempt serves", ends.replaced,
+        flags=("1:hang-on-hello",), reason=STANDS_STILL, first_window_s=SMALL_WINDOW_S, strikes="start", stage="PRIME",
     ),
     Fault(
         "PRIME: the canary is wrong", "given up at once: it would be wrong again", ends.given_up,

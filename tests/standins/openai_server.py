@@ -5,8 +5,8 @@
 ``wrong``, ``failing`` (200 with an error inside), ``refuse_after`` and ``crash_after`` (requests), ``ignore_term``.
 Of streamed answers: ``times_s`` of the first ones, then ``every_s`` in turn; ``empty_s`` of keep-alives and empty
 deltas before the first word; ``compile_on`` (numbers) leaves a kernel in ``TRITON_CACHE_DIR``. ``wait_for`` (a path) to
-be gone comes before everything; ``most`` prompts in one body, more is out of memory. ``needs`` a kernel (a name) that
-it builds when its cache has none.
+be gone comes before everything; ``most`` prompts in one body, more is out of memory. ``needs`` a kernel (a name) of
+``kernel_bytes`` that it builds when its cache has none. ``logs`` (true): a line for each request, as servers do.
 """
 
 from __future__ import annotations
@@ -140,8 +140,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def log_message(self, *args: object) -> None:
-        """Quiet: what matters is in the record."""
+    def log_message(self, *args: Any) -> None:
+        """Quiet unless told otherwise: what matters is in the record."""
+        if self.server.how.get("logs"):
+            super().log_message(*args)
 
 
 def record(options: dict[str, Any]) -> None:
@@ -153,13 +155,13 @@ def record(options: dict[str, Any]) -> None:
         whole.replace(target)
 
 
-def build(kernel: str) -> None:
+def build(kernel: str, size: int) -> None:
     """Leaves a kernel in the cache, where none is."""
     file = Path(os.environ["TRITON_CACHE_DIR"], kernel, "kernel.cubin")
     if not file.exists():
         print(f"Building extension module {kernel}...", flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"")
+        file.write_bytes(b"\0" * size)
 
 
 def serve(host: str, port: int, model: str, routes: dict[str, str], known: set[str] | None = None) -> None:
@@ -168,7 +170,7 @@ def serve(host: str, port: int, model: str, routes: dict[str, str], known: set[s
     while "wait_for" in server.how and Path(server.how["wait_for"]).exists():
         time.sleep(0.01)
     if "needs" in server.how:
-        build(server.how["needs"])
+        build(server.how["needs"], server.how.get("kernel_bytes", 0))
     ignores = server.how.get("ignore_term", False)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if ignores else lambda *_: os._exit(0))
     server.serve_forever()

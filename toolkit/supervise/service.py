@@ -88,6 +88,8 @@ class ServiceRun:
         """The service that runs, with what is wanted of it now that concerns only its supervisor."""
         return replace(
             before,
+            launch=lambda attempt: _as_wanted(before.launch(attempt), self.launch(attempt)),
+            learns=self.learns,
             after=self.after,
             requires=self.requires,
             warmup=self.warmup,
@@ -98,3 +100,13 @@ class ServiceRun:
             required=self.required,
             spec=self.spec,
         )
+
+
+def _as_wanted(placed: Launch, wanted: Launch) -> Launch:
+    """The process as it was placed, warmed as it is wanted now, and for so long.
+
+    What built-in servers are asked is always the same, and holds the token of their attempt.
+    """
+    warmup = placed.probes.warmup if placed.probes.stage else wanted.probes.warmup
+    probes = replace(placed.probes, warmup=warmup)
+    return replace(placed, probes=probes, preload_window_s=wanted.preload_window_s)
