@@ -54,11 +54,13 @@ from toolkit.plan.model import Plan
 from toolkit.reserve import Ledger, Owner, alone_on_gpu
 from toolkit.runtimes.base import Launch, Program
 from toolkit.store import Entry, Store, Use
-from toolkit.supervise import client, notify, ports
+from toolkit.supervise import client, notify, ports, starting
+from toolkit.supervise.starting import At, Step, untold
 from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 
 Report = Callable[[str], None]
+
 _HOST_IS_FRESH_S = 5.0  # who holds memory and CPUs changes while something is built or recorded
 
 
@@ -148,12 +150,13 @@ def _refusal(finding: CheckFinding) -> ToolkitError:
 
 
 def build_engines(
-    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report, host: Host
+    deployment: LoadedDeployment, found: paths.Paths, store: Store, report: Report, host: Host, *, at: At = untold
 ) -> dict[str, Engine]:
     """Every engine of the deployment, made or reused; the host is looked at again once something was built."""
     ready: dict[str, Engine] = {}
     machine: engines.AskMachine = partial(build_machine.of, host)
     for name, wanted in engines.of_deployment(deployment, found).items():
+        at(Step("build", name))
         built = engines.ensure(wanted, store, report, machine)
         ready[name] = _engine(built)
         if built.reused:
@@ -176,6 +179,7 @@ def build_file(
     dry_run: bool = False,
     force: bool = False,
     trtllm_version: str | None = None,
+    at: At = untold,
 ) -> list[BuiltEngine]:
     """The engines of a deployment or of one recipe, made, reused or (``dry_run``) described.
 
@@ -189,7 +193,12 @@ def build_file(
         engines.check_what_if(file, wanted, dry_run)
     if dry_run:
         return [engines.describe(each, store, this_build_machine, trtllm_version) for each in wanted]
-    return [engines.ensure(each, store, report, this_build_machine, force=force) for each in wanted]
+    return [_built(each, store, report, force, at) for each in wanted]
+
+
+def _built(wanted: engines.Wanted, store: Store, report: Report, force: bool, at: At) -> BuiltEngine:
+    at(Step("build", wanted.recipe.model.name))
+    return engines.ensure(wanted, store, report, this_build_machine, force=force)
 
 
 def this_build_machine() -> Machine:
@@ -215,21 +224,25 @@ def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Ho
     return {name: _engine(engines.describe(each, store, machine)) for name, each in wanted.items()}
 
 
-def prepare(deployment: LoadedDeployment, home: Home, report: Report) -> Stage:
+def prepare(deployment: LoadedDeployment, home: Home, report: Report, at: At = untold) -> Stage:
     """Everything that a start needs and that takes nothing from anybody: plan, engines, right answers.
 
-    What outlived its supervisor and is wanted as it is stays where it is.
+    What outlived its supervisor and is wanted as it is stays where it is. ``at`` is told each step, and so is whoever
+    asks for the status, until ``started``.
 
     Raises: ToolkitError; nothing has been started or granted then.
     """
     check_runtimes(deployment)
     folder = StateFolder(home.prepared().state(deployment.model.name))
     folder.refuse_running(deployment.model.name)
-    host, found = this_host(), paths.find(deployment, Store(home.root))
-    # Before a long build: does it fit at all, and would its programs take what they are to be given?
-    stage = _stage_to_show(deployment, host, found, home)
-    check_programs(deployment, launches_of(deployment, stage))
-    return _prepared(deployment, home, report, host, found, programs=stage.programs, running=folder.left())
+    with starting.recorded(folder.path, deployment.model, at) as tell:
+        tell(Step("plan"))
+        host, found = this_host(), paths.find(deployment, Store(home.root))
+        # Before a long build: does it fit at all, and would its programs take what they are to be given?
+        stage = _stage_to_show(deployment, host, found, home)
+        check_programs(deployment, launches_of(deployment, stage))
+        programs, running = stage.programs, folder.left()
+        return _prepared(deployment, home, report, host, found, programs=programs, running=running, at=tell)
 
 
 def _prepared(
@@ -241,10 +254,12 @@ def _prepared(
     *,
     programs: Mapping[str, Program | None],
     running: Mapping[str, Running],
+    at: At = untold,
 ) -> Stage:
     """The stage; of the services that run, those that are wanted as they are stay where they are."""
     looked_s = time.monotonic()
-    ready, recorded = _made(deployment, home, report, host, found)
+    ready, recorded = _made(deployment, home, report, host, found, at=at)
+    at(Step("launch"))
     host = host if time.monotonic() - looked_s < _HOST_IS_FRESH_S else this_host()
     prints = launches.fingerprints(ready)
     wanted = {name: kept.spec(deployment.model, found, prints, name) for name in deployment.model.services}
@@ -255,12 +270,14 @@ def _prepared(
 
 
 def _made(
-    deployment: LoadedDeployment, home: Home, report: Report, host: Host, found: paths.Paths
+    deployment: LoadedDeployment, home: Home, report: Report, host: Host, found: paths.Paths, *, at: At
 ) -> tuple[dict[str, Engine], dict[str, Mapping[str, Any]]]:
     """Engines by name and right answers by service, made or reused, of a deployment that passes the check."""
     store = Store(home.root)
+    at(Step("check"))
     check(deployment, host, home, report)
-    ready = build_engines(deployment, found, store, report, host)
+    ready = build_engines(deployment, found, store, report, host, at=at)
+    at(Step("answers"))
     world = references.this_world(home.references, store.hash_cache)
     return ready, references.of_deployment(deployment, found, ready, world, report)
 
@@ -272,24 +289,25 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
     Raises: ToolkitError when another deployment holds what it needs, or a port is taken.
     """
     name, ledger, store = stage.deployment.name, Ledger.of_this_host(), Store(stage.home.root)
-    left = {name: record.identity for name, record in StateFolder(stage.home.state(name)).left().items()}
-    totals = redeploy.totals(stage, ledger.grants())
-    held = Reservation(ledger, Owner.current(name), redeploy.requests(stage), totals, adopted=left)
-    try:
-        with ExitStack() as in_use:
-            for engine in stage.engines.values():
-                in_use.enter_context(_hold(store, engine))
-            again = Redeployment(stage, held, partial(_again, stage.home), ledger.grants, in_use, partial(_hold, store))
-            async with reservation.tended(held) as noted, notify.tended(os.environ) as told:
-                supervisor = _supervisor(again, noted, told, on_change)
-                await supervisor.start()
-                try:
-                    async with diagnosis.read_ahead(supervisor):
-                        yield supervisor
-                finally:
-                    await supervisor.close()
-    finally:
-        held.release()
+    folder = StateFolder(stage.home.state(name))
+    with ExitStack() as in_use:
+        in_use.callback(starting.forget, folder.path)
+        left = {name: record.identity for name, record in folder.left().items()}
+        totals = redeploy.totals(stage, ledger.grants())
+        held = Reservation(ledger, Owner.current(name), redeploy.requests(stage), totals, adopted=left)
+        in_use.callback(held.release)
+        for engine in stage.engines.values():
+            in_use.enter_context(_hold(store, engine))
+        again = Redeployment(stage, held, partial(_again, stage.home), ledger.grants, in_use, partial(_hold, store))
+        async with reservation.tended(held) as noted, notify.tended(os.environ) as told:
+            supervisor = _supervisor(again, noted, told, on_change)
+            await supervisor.start()
+            starting.forget(folder.path)
+            try:
+                async with diagnosis.read_ahead(supervisor):
+                    yield supervisor
+            finally:
+                await supervisor.close()
 
 
 def _again(home: Home, config: Path, running: Mapping[str, Running]) -> Stage:
@@ -325,7 +343,7 @@ def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Sup
     )
 
 
-def redeploy_running(config: Path, home: Home, report: Report) -> dict[str, Any]:
+def redeploy_running(config: Path, home: Home, report: Report, at: At = untold) -> dict[str, Any]:
     """What the deployment that runs had different from the file; it has begun to follow the file.
 
     Engines and right answers are made here, so that the supervisor finds them.
@@ -334,7 +352,7 @@ def redeploy_running(config: Path, home: Home, report: Report) -> dict[str, Any]
     """
     deployment = load.deployment(config)
     check_runtimes(deployment)
-    _made(deployment, home, report, this_host(), paths.find(deployment, Store(home.root)))
+    _made(deployment, home, report, this_host(), paths.find(deployment, Store(home.root)), at=at)
     return client.reload(home.state(deployment.model.name), config)
 
 

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from toolkit.cli import picture
+from toolkit.errors import ToolkitError
 from toolkit.warm import Progress
 
 
@@ -30,6 +31,24 @@ def service(name="llm", state="SERVING", seconds=(0.1, 1.0, 3.0), **changes):
 
 def status(*services):
     return {"control": None, "services": list(services)}
+
+
+def test_a_start_without_a_supervisor_is_one_line():
+    step = {"pid": 7, "step": "build", "subject": "llm", "seconds": 75.0, "text": "building engine 'llm'"}
+    told = picture.start({"deployment": "rag", "starting": step})
+    assert told == "rag is starting (pid 7): building engine 'llm' for 1 min 15 s"
+
+
+def test_several_deployments_are_a_line_each_whatever_they_are_at():
+    runs = {**status(service(), service("b"), service("c", "PRIME")), "starting": None, "ready": False, "control": "X"}
+    starts = {**status(service(state="INIT")), "starting": {"text": "building engine 'llm'"}, "ready": False}
+    found = [("a", runs), ("b", starts), ("c", ToolkitError("the supervisor (pid 9) does not answer"))]
+    lines = [" ".join(line.split()) for line in drawn(picture.deployments(found), 100).splitlines()]
+    assert lines[1:] == [
+        "a no 1 PRIME, 2 SERVING X",
+        "b no starting: building engine 'llm' -",
+        "c ? the supervisor (pid 9) does not answer -",
+    ]
 
 
 def test_a_starting_service_shows_its_stage_and_what_it_does():

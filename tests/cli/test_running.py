@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from tests.ports import free_ports
+
 
 @pytest.fixture
 def running(coexist, tmp_path):
@@ -42,6 +44,30 @@ def test_the_exit_code_of_status_says_whether_all_is_ready(coexist, running):
     waits_until(lambda: coexist("status", "--exit-code").code == 4)
     answer = coexist("status", "--exit-code", "--json")
     assert (answer.code, answer.document["ready"]) == (4, False)
+
+
+def test_of_several_deployments_status_shows_a_line_each_and_all_else_asks_for_a_name(coexist, running, tmp_path):
+    file = tmp_path / "deploy.yaml"
+    other = {**json.loads(file.read_text()), "name": "other"}
+    other["services"]["web"]["port"] = free_ports(1)[0]
+    file.write_text(json.dumps(other))
+    up = coexist("up", file, "--detach")
+    assert up.code == 0, up.err
+    try:
+        table = coexist("status")
+        assert table.code == 0
+        assert [line.split()[:4] for line in table.out.splitlines()[1:]] == [
+            ["demo", "yes", "1", "SERVING"],
+            ["other", "yes", "1", "SERVING"],
+        ]
+        assert "--deployment NAME" in table.err
+        for command in ("status", "logs", "down", "stop web", "restart web", "status --exit-code"):
+            refused = coexist(*command.split(), "--json")
+            assert (refused.code, refused.error["deployments"]) == (1, ["demo", "other"])
+            assert "--deployment NAME" in refused.error["hint"]
+        assert coexist("status", "--deployment", "other", "--json").document["deployment"] == "other"
+    finally:
+        assert coexist("down", "--deployment", "other").code == 0
 
 
 def test_detaching_runs_this_coexist_and_no_folder_of_that_name(coexist, tmp_path, monkeypatch, request):

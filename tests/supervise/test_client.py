@@ -3,13 +3,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.supervise.conftest import state_of, supervise, tiny, until
+from tests.supervise.test_starting import OTHER
 from toolkit.errors import ToolkitError
 from toolkit.supervise import client, log_reader, process
 from toolkit.supervise.log_reader import Entry
@@ -42,6 +47,66 @@ def test_several_running_deployments_are_named(tmp_path: Path) -> None:
         client.find(None, tmp_path)
     assert client.find("b", tmp_path).deployment == "b"
     assert client.known_services(None, tmp_path) == []
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that starts the deployment 'rag' for the first time, and is at a build."""
+    command = [sys.executable, "-c", OTHER, str(tmp_path / "rag"), "stays"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "said\n"
+        yield process
+        process.kill()
+
+
+def test_a_deployment_that_starts_is_found_and_told_of(tmp_path: Path, start: subprocess.Popen[str]) -> None:
+    deployment(tmp_path, "old", alive=None)
+    document = client.find(None, tmp_path).status()
+    assert (document["deployment"], document["ready"], document["starting"]["subject"]) == ("rag", False, "llm")
+    assert [each.deployment for each in client.all_running(tmp_path)] == ["rag"]
+    deployment(tmp_path, "other", alive=True)
+    with pytest.raises(ToolkitError, match="several deployments run: other, rag") as refused:
+        client.find(None, tmp_path)
+    assert refused.value.details["deployments"] == ["other", "rag"]
+
+
+@pytest.mark.parametrize("action", ["stop", "restart"])
+def test_of_a_deployment_that_starts_no_service_can_be_asked_for(
+    tmp_path: Path, start: subprocess.Popen[str], action: Any
+) -> None:
+    with pytest.raises(ToolkitError, match=r"'rag' is still starting: it is building engine 'llm'") as refused:
+        client.find("rag", tmp_path).act(action, "web")
+    assert refused.value.code == "starting"
+    assert "'coexist down' interrupts it" in (refused.value.hint or "")
+
+
+def test_a_start_that_is_taken_down_is_interrupted_and_gone(tmp_path: Path, start: subprocess.Popen[str]) -> None:
+    ending = threading.Thread(target=start.wait)  # its parent, which reaps it
+    ending.start()
+    client.find("rag", tmp_path).down()
+    ending.join()
+    assert start.returncode == -signal.SIGTERM
+    with pytest.raises(ToolkitError, match="'rag' is not running"):
+        client.find("rag", tmp_path).status()
+
+
+def test_logs_of_a_first_start_are_said_to_be_still_to_come(tmp_path: Path, start: subprocess.Popen[str]) -> None:
+    with pytest.raises(ToolkitError, match="is still starting"):
+        client.logs(None, None, states=tmp_path)
+    lines = client.logs(None, "web", follow=True, states=tmp_path)
+    (tmp_path / "rag" / "logs").mkdir()
+    (tmp_path / "rag" / "logs" / "web.log").write_text("one\n")
+    assert next(lines).text == "one"
+
+
+def test_a_start_is_followed_until_it_ends(tmp_path: Path, start: subprocess.Popen[str]) -> None:
+    states = client.find("rag", tmp_path).follow()
+    assert next(states)["starting"]["step"] == "build"
+    start.kill()
+    start.wait()
+    with pytest.raises(ToolkitError, match="'rag' is not running"):
+        next(states)
 
 
 def test_an_unknown_deployment_is_named_with_the_nearest(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ async def test_every_key_of_the_status_is_present_before_anything_is_known(state
         "schema": 1,
         "deployment": "tiny",
         "control": None,
+        "starting": None,
         "ready": False,
         "services": [
             {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from toolkit.errors import ToolkitError
 from toolkit.units import format_duration
 from toolkit.warm import Progress
 
@@ -137,6 +139,34 @@ def _canary(canary: Mapping[str, Any]) -> str:
         if canary["ok"]
         else f"WRONG: wanted {canary['expected']!r}, got {got!r}"
     )
+
+
+def start(status: Mapping[str, Any]) -> str:
+    """What a deployment without a supervisor is at."""
+    step = status["starting"]
+    took = format_duration(step["seconds"])
+    return f"{status['deployment']} is starting (pid {step['pid']}): {step['text']} for {took}"
+
+
+def deployments(found: Sequence[tuple[str, Mapping[str, Any] | ToolkitError]]) -> Table:
+    """Several deployments by name, a line each; of one that cannot be asked, why."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("deployment", "ready", "services", "control API"):
+        table.add_column(heading, header_style="bold", overflow="fold")
+    for name, status in found:
+        if isinstance(status, ToolkitError):
+            table.add_row(name, Text("?", "red"), status.what, "-")
+        elif status["starting"]:
+            table.add_row(name, "no", f"starting: {status['starting']['text']}", "-")
+        else:
+            ready = Text("yes", STYLES["SERVING"]) if status["ready"] else Text("no", STYLES["PRIME"])
+            table.add_row(name, ready, _states(status), status["control"] or "-")
+    return table
+
+
+def _states(status: Mapping[str, Any]) -> str:
+    counts = Counter(service["state"] for service in status["services"])
+    return ", ".join(f"{counts[state]} {state}" for state in STYLES if counts[state])
 
 
 def overview(status: Mapping[str, Any]) -> Table:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from toolkit.cli import output, picture, streams
 from toolkit.cli.options import deployment_option, json_option, service_argument
-from toolkit.errors import NotReadyInTimeError
+from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.supervise import client
 from toolkit.supervise.log_reader import Entry
 
@@ -21,6 +21,8 @@ from toolkit.supervise.log_reader import Entry
 def status_command(deployment: str | None, watch: bool, exit_code: bool, as_json: bool) -> None:
     """Show the running deployment: states, attempts, cores, first-token figures, last failures.
 
+    Of one that still checks, plans or builds: at which step it is. Of several: a line each.
+
     \b
     coexist status
     coexist status --exit-code
@@ -28,6 +30,11 @@ def status_command(deployment: str | None, watch: bool, exit_code: bool, as_json
     """
     if watch and exit_code:
         raise click.UsageError("'--watch' never ends: it has no '--exit-code'")
+    several = client.all_running() if deployment is None and not (watch or exit_code or as_json) else []
+    if len(several) > 1:
+        output.console().print(picture.deployments([_looked_at(each) for each in several]))
+        output.say("'coexist status --deployment NAME' shows one of them")
+        return
     running = client.find(deployment)
     if watch:
         streams.end_with_reader()
@@ -35,10 +42,20 @@ def status_command(deployment: str | None, watch: bool, exit_code: bool, as_json
     for document in documents:
         if as_json:
             output.document(document)
+        elif document["starting"]:
+            output.line(picture.start(document), now=watch)
         else:
             output.console().print(picture.overview(document), picture.remarks(document))
         if exit_code and not document["ready"]:
             click.get_current_context().exit(NotReadyInTimeError.exit_code)
+
+
+def _looked_at(running: client.Running) -> tuple[str, dict[str, Any] | ToolkitError]:
+    """Its name and status, or why it tells none."""
+    try:
+        return running.deployment, running.status()
+    except ToolkitError as error:
+        return running.deployment, error
 
 
 @click.command("logs")

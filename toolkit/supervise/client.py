@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote
 
-from toolkit import errors
+from toolkit import errors, processes
 from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
 from toolkit.names import nearest
-from toolkit.supervise import guardian, log_reader
+from toolkit.supervise import guardian, log_reader, process, starting
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.socket_path import short_path
+from toolkit.supervise.starting import Start
 from toolkit.supervise.state import Owner, StateFolder
 
 TIMEOUT_S = 10.0
@@ -30,7 +32,10 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class Running:
-    """A deployment as the command line speaks to it. Every method raises ToolkitError when it does not run."""
+    """A deployment as the command line speaks to it. Every method raises ToolkitError when it does not run.
+
+    One that still starts, and has no supervisor yet, can be looked at and taken down.
+    """
 
     deployment: str
     state_dir: Path
@@ -41,6 +46,7 @@ class Running:
 
     def follow(self) -> Iterator[dict[str, Any]]:
         """The status document now and after every change, until the deployment ends."""
+        yield from _followed_start(self.state_dir)
         yield self.status()
         with contextlib.suppress(ToolkitError):  # it ended
             for _ in events(self.state_dir):
@@ -58,13 +64,23 @@ class Running:
 def known_deployments(states: Path | None = None) -> list[str]:
     """Deployments that have a state folder, running or not."""
     folder = states or Home.find().states
-    return sorted(path.parent.name for path in folder.glob("*/logs"))
+    return sorted({path.parent.name for name in ("logs", starting.FILE) for path in folder.glob(f"*/{name}")})
 
 
 def running_deployments(states: Path | None = None) -> list[str]:
-    """Deployments whose supervisor lives."""
+    """Deployments whose supervisor lives, or that are about to have one."""
     folder = states or Home.find().states
-    return [name for name in known_deployments(folder) if StateFolder(folder / name).is_running()]
+    return [name for name in known_deployments(folder) if _is_up(folder / name)]
+
+
+def _is_up(state_dir: Path) -> bool:
+    return StateFolder(state_dir).is_running() or starting.read(state_dir) is not None
+
+
+def all_running(states: Path | None = None) -> list[Running]:
+    """Every deployment that runs or starts."""
+    folder = states or Home.find().states
+    return [Running(name, folder / name) for name in running_deployments(folder)]
 
 
 def known_services(deployment: str | None = None, states: Path | None = None) -> list[str]:
@@ -90,8 +106,8 @@ def find(deployment: str | None = None, states: Path | None = None) -> Running:
     if len(running) == 1:
         return Running(running[0], folder / running[0])
     if running:
-        hint = "Say which with '--deployment NAME'."
-        raise ToolkitError(f"several deployments run: {', '.join(running)}", hint=hint, code="several_running")
+        what, hint = f"several deployments run: {', '.join(running)}", "Say which with '--deployment NAME'."
+        raise ToolkitError(what, hint=hint, code="several_running", deployments=running)
     died = [name for name in known if StateFolder(folder / name).owner() is not None]
     if len(died) == 1:  # its own error says how it ended
         return Running(died[0], folder / died[0])
@@ -115,12 +131,16 @@ def logs(
     """
     found = StateFolder((states or Home.find().states) / _logged(deployment, states))
     paths = {path.stem: path for path in sorted(found.logs.glob("*.log"))}
+    if start := _start(found.path):
+        if not paths and not follow:
+            _refuse_starting(found.path)
+        paths |= {each["name"]: found.log(each["name"]) for each in start.status["services"]}
     if service is not None:
         if service not in paths:
             raise _unknown_service(service, found, list(paths))
         paths = {service: paths[service]}
     if follow:
-        return log_reader.follow(paths, found.is_running, all_runs=all_runs, newest=newest)
+        return log_reader.follow(paths, lambda: _is_up(found.path), all_runs=all_runs, newest=newest)
     return log_reader.read(paths, all_runs, newest)
 
 
@@ -160,7 +180,32 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def status(state_dir: Path) -> dict[str, Any]:
     """The status document. Raises: ToolkitError when nothing runs."""
+    if start := _start(state_dir):
+        return start.document(time.time())
     return _ask(state_dir, "GET", "/v1/services")
+
+
+def _start(state_dir: Path) -> Start | None:
+    """The start that has not come to a supervisor yet."""
+    return None if StateFolder(state_dir).is_running() else starting.read(state_dir)
+
+
+def _followed_start(state_dir: Path) -> Iterator[dict[str, Any]]:
+    """The status document at every step of a start that goes on."""
+    told = None
+    while start := _start(state_dir):
+        if start.step != told:
+            told = start.step
+            yield start.document(time.time())
+        time.sleep(_POLL_S)
+
+
+def _refuse_starting(state_dir: Path) -> None:
+    """Raises ToolkitError when nothing can be asked of a service yet."""
+    if start := _start(state_dir):
+        what = f"deployment '{state_dir.name}' is still starting: {start.sentence(time.time())}"
+        hint = "'coexist status --watch' shows how far it is; 'coexist down' interrupts it."
+        raise ToolkitError(what, str(state_dir), hint, code="starting", step=start.document(time.time())["starting"])
 
 
 def wait_ready(state_dir: Path, timeout_s: float | None = None) -> dict[str, Any]:
@@ -205,11 +250,13 @@ def _failed(service: Mapping[str, Any], document: dict[str, Any]) -> ToolkitErro
 
 def stop(state_dir: Path, service: str) -> None:
     """Asks for a stop of one service; returns at once. Raises: ToolkitError."""
+    _refuse_starting(state_dir)
     _ask(state_dir, "POST", f"/v1/services/{quote(service, safe='')}/stop")
 
 
 def restart(state_dir: Path, service: str) -> None:
     """Asks for a new attempt of one service; returns at once. Raises: ToolkitError."""
+    _refuse_starting(state_dir)
     _ask(state_dir, "POST", f"/v1/services/{quote(service, safe='')}/restart")
 
 
@@ -226,23 +273,38 @@ def reload(state_dir: Path, config: Path) -> dict[str, Any]:
 def down(state_dir: Path, timeout_s: float | None = 120.0) -> None:
     """Stops the deployment; returns when nothing of it is left. What outlived its supervisor is killed.
 
+    A start that goes on is interrupted, as Ctrl-C would.
+
     Raises: ToolkitError when nothing runs, or it is still there after ``timeout_s``.
     """
     folder = StateFolder(state_dir)
+    if start := _start(state_dir):
+        _interrupt(start, state_dir, timeout_s)
     owner = folder.owner()
     if owner is not None and not owner.alive and owner.keeps:
         kill_left(folder, owner)
-        return
-    _ask(state_dir, "POST", "/v1/down")
+    elif start is None:
+        _end(folder, owner, timeout_s)
+
+
+def _end(folder: StateFolder, owner: Owner | None, timeout_s: float | None) -> None:
+    """What the supervisor runs has ended, and it too."""
+    _ask(folder.path, "POST", "/v1/down")
+    _wait_while(lambda: owner is not None and owner.alive and folder.owner() == owner, folder.path, timeout_s)
+
+
+def _interrupt(start: Start, state_dir: Path, timeout_s: float | None) -> None:
+    """The process that prepared the start has ended, and what it built halfway is gone."""
+    process.send([start.identity], signal.SIGTERM)
+    _wait_while(lambda: processes.is_alive(start.process) is True, state_dir, timeout_s)
+
+
+def _wait_while(holds: Callable[[], bool], state_dir: Path, timeout_s: float | None) -> None:
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    while owner is not None and owner.alive and folder.owner() == owner:
+    while holds():
         if deadline_s is not None and time.monotonic() > deadline_s:
-            raise ToolkitError(
-                f"deployment '{owner.deployment}' still stops after {timeout_s:g} s",
-                str(state_dir),
-                "See 'coexist status'.",
-                code="still_stopping",
-            )
+            what = f"deployment '{state_dir.name}' still stops after {timeout_s:g} s"
+            raise ToolkitError(what, str(state_dir), "See 'coexist status'.", code="still_stopping")
         time.sleep(_POLL_S)
 
 

@@ -25,12 +25,16 @@ def status(
     address: str | None = None,
     activity: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The whole document. ``address``: where the control API listens; ``activity``: what services that start do now."""
+    """The whole document; ``starting`` is of one that has no supervisor yet.
+
+    ``address``: where the control API listens; ``activity``: what services that start do now.
+    """
     does = activity or {}
     return {
         "schema": 1,
         "deployment": deployment,
         "control": address,
+        "starting": None,
         "ready": gates.all_ready([run.gate() for run in runs], instances),
         "services": [_service(run, instances[run.name], now_s, calendar, does.get(run.name)) for run in runs],
     }
