@@ -19,6 +19,7 @@ from toolkit.config import load
 from toolkit.config.models import Warmup
 from toolkit.files import read_json, write_atomic
 from toolkit.home import Home
+from toolkit.supervise.starting import At, untold
 from toolkit.units import format_duration
 
 Condition = Literal["cold", "none", "single", "full"]
@@ -48,13 +49,14 @@ def cold_start(
     timeout_s: float | None,
     load_s: float,
     say: Say,
+    at: At = untold,
 ) -> dict[str, Any]:
     """The document of ``bench cold-start --json``. What an interrupted run measured is taken up again.
 
     Raises: ToolkitError as ``up`` does; what was measured until then is kept.
     """
     deployment = load.deployment(config)
-    stage = workflow.prepare(deployment, home, say)
+    stage = workflow.prepare(deployment, home, say, at)
     asked = conditions(runs, warmup)
     kept = Kept.open(home.bench(deployment.model.name), _key(config, asked), fresh)
     if kept.count:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import workflow
-from toolkit.cli import deadline, output
+from toolkit.cli import deadline, heartbeat, output
 from toolkit.config.load import LoadedDeployment
 from toolkit.errors import NotReadyInTimeError
 from toolkit.home import Home
@@ -28,12 +28,15 @@ def up(config: Path, deployment: LoadedDeployment, home: Home, timeout_s: float 
     Raises: NotReadyInTimeError; ToolkitError.
     """
     started_s = time.monotonic()
-    with deadline.raises_after(timeout_s, _still_planning):
-        changes = workflow.redeploy_running(config, home, output.say)
+    doing = heartbeat.Doing()
+    with deadline.raises_after(timeout_s, _still_planning), heartbeat.beating(doing.text):
+        changes = workflow.redeploy_running(config, home, output.say, doing.at)
     for line in difference(changes):
         output.say(line)
     left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
-    status = client.wait_ready(home.state(deployment.model.name), left_s)
+    doing.begin(f"waiting until all of {deployment.model.name} is ready")
+    with heartbeat.beating(doing.text):
+        status = client.wait_ready(home.state(deployment.model.name), left_s)
     if as_json:
         output.document({**status, "changes": changes})
     else:

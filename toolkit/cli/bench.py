@@ -11,7 +11,7 @@ from rich.text import Text
 
 from toolkit.bench import picture
 from toolkit.bench.cold_start import cold_start
-from toolkit.cli import output
+from toolkit.cli import heartbeat, output
 from toolkit.cli.deploy import duration
 from toolkit.cli.options import config_argument, json_option
 from toolkit.files import write_atomic
@@ -58,9 +58,17 @@ def cold_start_command(
     coexist bench cold-start configs/quickstart.yaml
     coexist bench cold-start deploy.yaml --runs 100 --json --plot boot.svg
     """
-    document = cold_start(
-        config, Home.find(), runs=runs, warmup=warmup, fresh=fresh, timeout_s=timeout, load_s=load, say=output.say
-    )
+    doing = heartbeat.Doing()
+
+    def say(text: str) -> None:
+        output.say(text)
+        doing.begin(text)
+
+    with heartbeat.beating(doing.text):
+        document = cold_start(
+            config, Home.find(), runs=runs, warmup=warmup, fresh=fresh, timeout_s=timeout, load_s=load, say=say,
+            at=doing.at,
+        )  # fmt: skip
     if plot is not None:
         write_atomic(plot, picture.svg(document), mode=0o644)
     if as_json:

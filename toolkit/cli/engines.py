@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from toolkit import workflow
-from toolkit.cli import output, tables
+from toolkit.cli import heartbeat, output, tables
 from toolkit.cli.options import engine_names, json_option
 from toolkit.errors import ToolkitError
 from toolkit.home import Home
@@ -32,9 +32,12 @@ def build_command(
     coexist build engines/smollm2-135m.yaml --dry-run
     coexist build engines/llama.yaml --dry-run --trtllm-version 1.2.0
     """
-    built = workflow.build_file(
-        file, Home.find(), output.say, only=engine, dry_run=dry_run, force=force, trtllm_version=trtllm_version
-    )
+    doing = heartbeat.Doing()
+    with heartbeat.beating(doing.text):
+        built = workflow.build_file(
+            file, Home.find(), output.say,
+            only=engine, dry_run=dry_run, force=force, trtllm_version=trtllm_version, at=doing.at,
+        )  # fmt: skip
     document = {"engines": [each.document() for each in built]}
     if as_json:
         output.document(document)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +22,7 @@ from rich.text import Text
 
 from toolkit import errors, workflow
 from toolkit.assemble.launches import Stage
-from toolkit.cli import again, aside, deadline, interruption, output, picture
+from toolkit.cli import again, aside, deadline, heartbeat, interruption, output, picture
 from toolkit.config import load
 from toolkit.errors import ManyFaultsError, NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
@@ -79,16 +80,17 @@ def up(config: Path, exit_when_ready: bool, timeout_s: float | None, as_json: bo
     deployment = load.deployment(config)
     if not exit_when_ready and again.runs(deployment, home):
         return again.up(config, deployment, home, timeout_s, as_json)
-    with deadline.raises_after(timeout_s, _still_preparing):
-        stage = workflow.prepare(deployment, home, screen.say)
+    doing = heartbeat.Doing()
+    with deadline.raises_after(timeout_s, partial(_still_preparing, doing)), heartbeat.beating(doing.text, screen.say):
+        stage = workflow.prepare(deployment, home, screen.say, doing.at)
     left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
     lean.slim()
     with aside.stderr():
         return asyncio.run(_run(stage, screen, exit_when_ready, left_s, as_json))
 
 
-def _still_preparing(timeout_s: float) -> NotReadyInTimeError:
-    what = f"not ready after {format_duration(timeout_s)}: its engines were still being made or looked at"
+def _still_preparing(doing: heartbeat.Doing, timeout_s: float) -> NotReadyInTimeError:
+    what = f"not ready after {format_duration(timeout_s)}: it was still {doing.text() or 'reading its file'}"
     hint = "'coexist build' makes them beforehand; '--timeout' gives more time."
     return NotReadyInTimeError(what, hint=hint, code="not_ready")
 
@@ -99,7 +101,8 @@ async def _run(stage: Stage, screen: Screen, exit_when_ready: bool, timeout_s: f
         for number in interruption.signals():
             asyncio.get_running_loop().add_signal_handler(number, _interrupt, supervisor, interrupts, number)
         with screen.table(supervisor):
-            await supervisor.wait_ready(timeout_s)
+            async with heartbeat.tended(partial(_starts, supervisor), screen.say):
+                await supervisor.wait_ready(timeout_s)
         ready = not interrupts and supervisor.readiness()["ready"]
         if ready:
             await _told(supervisor, stage, exit_when_ready, as_json)
@@ -109,6 +112,11 @@ async def _run(stage: Stage, screen: Screen, exit_when_ready: bool, timeout_s: f
     if not ready:  # Ctrl-C, or 'coexist down' or 'stop' from elsewhere
         raise click.Abort
     return INTERRUPTED if signal.SIGINT in interrupts else 0
+
+
+def _starts(supervisor: Supervisor) -> str | None:
+    waiting = "; ".join(supervisor.reasons())
+    return f"starting: {waiting}" if waiting else None
 
 
 def _interrupt(supervisor: Supervisor, interrupts: list[int], number: int) -> None:

@@ -256,9 +256,12 @@ class Supervisor:
         try:
             await asyncio.wait_for(self._until(self._ready_or_never), timeout_s)
         except asyncio.TimeoutError:
-            reasons = document.not_ready(self._roster.gates, self._instances, self.activity(), self._clock.now())
-            raise not_ready.in_time(timeout_s or 0.0, reasons, self._folder, self.snapshot()) from None
+            raise not_ready.in_time(timeout_s or 0.0, self.reasons(), self._folder, self.snapshot()) from None
         self._raise_if_failed()
+
+    def reasons(self) -> tuple[str, ...]:
+        """One sentence for each required service that is not ready: where it stands, and why."""
+        return document.not_ready(self._roster.gates, self._instances, self.activity(), self._clock.now())
 
     def _ready_or_never(self) -> bool:
         required = [self._instances[gate.name] for gate in self._roster.gates if gate.required]
