@@ -6,14 +6,19 @@
 For each boot: when /health first said 200, when coexist said READY, first-token times of the proof, the first unseen
 request after READY over the median of steady ones of its length, and compiles after READY. '--bare' also boots the
 program without coexist and sends it requests from the moment /health is 200: what a user would meet.
+
+With '--json' every boot is kept as it ends. Ctrl-C (or TERM) stops the boot under way and leaves nothing running; the
+same command goes on where it was interrupted, with the same caches (kept beside the file until all boots are there).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import statistics
@@ -21,12 +26,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import yaml
 
+from toolkit.files import write_atomic
 from toolkit.runtimes import environment
 from toolkit.warm import prompts
 
@@ -35,9 +43,67 @@ COEXIST = Path(sys.executable).with_name("coexist")
 TRANSFORMERS = Path(sys.executable).with_name("transformers")
 OPTIONS = {"continuous-batching": True, "cb-num-blocks": 64}
 BARE_REQUESTS = 12
+STOP_S = 60.0  # for a boot to drain and stop
+INTERRUPTED = 130
 # Threads that spin would be measured too: both sides have what coexist gives its services.
 CORES = str(len(os.sched_getaffinity(0)))
 SAME_AS_SERVICES = {**environment.FIXED, **dict.fromkeys(environment.THREAD_COUNTS, CORES)}
+
+
+@dataclass
+class Readings:
+    """What was read so far; ``failed``: in words, boots that never became ready. ``file`` None: nothing is kept."""
+
+    file: Path | None = None
+    boots: list[dict[str, Any]] = field(default_factory=list)
+    bare: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begun(cls, file: Path | None) -> Readings:
+        """Those that the file has."""
+        if file is None or not file.exists():
+            return cls(file)
+        found = json.loads(file.read_text())
+        return cls(file, found["boots"], found["bare"], found.get("failed", []))
+
+    @property
+    def done(self) -> int:
+        """How many boots have ended."""
+        return len(self.boots) + len(self.failed)
+
+    def keep(self) -> None:
+        """Writes them, whole."""
+        if self.file is not None:
+            told = asdict(self)
+            del told["file"]
+            write_atomic(self.file, json.dumps(told, indent=1) + "\n", 0o644)
+
+
+@contextlib.contextmanager
+def place(file: Path | None) -> Iterator[Path]:
+    """Where caches and state of all boots are: beside the file, and gone once all is read; or for this time only."""
+    if file is None:
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    folder = file.absolute().with_name(f"{file.name}.state")
+    folder.mkdir(exist_ok=True)
+    yield folder  # an interruption leaves it for the next time
+    shutil.rmtree(folder)
+
+
+def stopped(process: subprocess.Popen[Any]) -> None:
+    """It and what it started has ended by itself; killed when that takes too long."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -53,14 +119,26 @@ def boot(model: Path, environ: dict[str, str], folder: Path) -> dict[str, Any] |
     config.write_text(yaml.safe_dump({"version": 1, "name": "measure-warmup", "services": {"chat": service}}))
     command = [COEXIST, "up", config, "--exit-when-ready", "--json"]
     began_s = time.monotonic()
-    done = subprocess.run(command, env=environ, cwd=ROOT, check=False, capture_output=True, text=True)
-    if done.returncode:
-        return f"exit {done.returncode}: {done.stdout[:400]} {done.stderr[-400:]}"
-    (told,) = json.loads(done.stdout)["services"]
+    process = subprocess.Popen(
+        command, env=environ, cwd=ROOT, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        output, errors = process.communicate()
+    finally:
+        stopped(process)
+    if process.returncode:
+        return f"exit {process.returncode}: {output[:400]} {errors[-400:]}"
+    (told,) = json.loads(output)["services"]
+    return facts(told, time.monotonic() - began_s)
+
+
+def facts(told: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """What is kept of a boot's status document."""
     stages = {stage["state"]: stage["seconds"] for stage in told["stages"]}
     first = told["first_token_ms"]
     return {
-        "seconds": time.monotonic() - began_s,
+        "seconds": seconds,
         "preload_s": stages["PRELOAD"],
         "prime_s": stages["PRIME"],
         "proof_ms": told["proof"]["first_token_ms"],
@@ -87,8 +165,7 @@ def bare(model: Path) -> dict[str, Any]:
     try:
         return asyncio.run(asked_at_once(f"http://127.0.0.1:{port}", str(model), began_s))
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
+        stopped(process)
 
 
 async def asked_at_once(url: str, model: str, began_s: float) -> dict[str, Any]:
@@ -139,31 +216,42 @@ def show(boots: list[dict[str, Any]], unwarmed: list[dict[str, Any]]) -> None:
     )
 
 
+def read(found: Readings, asked: argparse.Namespace) -> None:
+    """Boots until there are as many as were asked for."""
+    while len(found.bare) < asked.bare:
+        found.bare.append(bare(asked.model))
+        found.keep()
+    with place(asked.json) as folder:
+        (folder / "run").mkdir(mode=0o700, exist_ok=True)
+        places = {"COEXIST_HOME": str(folder / "home"), "COEXIST_RUNTIME_DIR": str(folder / "run")}
+        while found.done < asked.boots:
+            told = boot(asked.model, {**os.environ, **places}, folder)
+            number = f"boot {found.done + 1}/{asked.boots}"
+            if isinstance(told, str):
+                found.failed.append(told)
+                print(f"{number} did not become ready: {told}", file=sys.stderr)
+            else:
+                found.boots.append(told)
+                print(f"{number}: ratio {told['ratio']:.2f}", file=sys.stderr)
+            found.keep()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=ROOT / "models/smollm2-135m-instruct")
-    parser.add_argument("--boots", type=int, default=20)
+    parser.add_argument("--boots", type=int, default=20, help="in all, those of an interrupted run too")
     parser.add_argument("--bare", type=int, default=1, help="boots without coexist")
-    parser.add_argument("--json", type=Path, help="write the numbers here too, after each boot")
+    parser.add_argument("--json", type=Path, help="keep the numbers here, boot by boot; what is there counts")
     asked = parser.parse_args()
-    unwarmed = [bare(asked.model) for _ in range(asked.bare)]
-    if asked.json:
-        asked.json.write_text(json.dumps({"boots": [], "bare": unwarmed}, indent=1) + "\n")
-    boots: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "run").mkdir(mode=0o700)
-        places = {"COEXIST_HOME": str(folder / "home"), "COEXIST_RUNTIME_DIR": str(folder / "run")}
-        for number in range(asked.boots):
-            found = boot(asked.model, {**os.environ, **places}, folder)
-            if isinstance(found, str):
-                print(f"boot {number + 1}/{asked.boots} did not become ready: {found}", file=sys.stderr)
-                continue
-            boots.append(found)
-            print(f"boot {number + 1}/{asked.boots}: ratio {found['ratio']:.2f}", file=sys.stderr)
-            if asked.json:
-                asked.json.write_text(json.dumps({"boots": boots, "bare": unwarmed}, indent=1) + "\n")
-    show(boots, unwarmed)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    found = Readings.begun(asked.json)
+    try:
+        read(found, asked)
+    except KeyboardInterrupt:
+        print(f"interrupted after {found.done} of {asked.boots} boots", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        show(found.boots, found.bare)
 
 
 if __name__ == "__main__":
