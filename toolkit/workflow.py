@@ -81,7 +81,7 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
     made = launches_of(deployment, stage)
     shown = made if recorded else missing_noted(deployment, made)
     commands = {name: (launch.argv, launch.own_env) for name, launch in shown.items()}
-    return plan_json.document(launches.with_notes(stage.plan, host, shown), commands)
+    return plan_json.document(launches.with_notes(stage, shown), commands)
 
 
 def _stage_to_show(deployment: LoadedDeployment, host: Host, found: paths.Paths, home: Home) -> Stage:
@@ -159,6 +159,8 @@ def build_engines(
         at(Step("build", name))
         built = engines.ensure(wanted, store, report, machine)
         ready[name] = _engine(built)
+        for text in built.warnings:
+            report(f"engine '{name}': {text}")
         if built.reused:
             report(f"reused {built.path}")
         else:
@@ -167,7 +169,7 @@ def build_engines(
 
 
 def _engine(built: BuiltEngine) -> Engine:
-    return Engine(built.path, built.fingerprint, built.info)
+    return Engine(built.path, built.fingerprint, built.info, tuple(built.warnings))
 
 
 def build_file(

@@ -97,3 +97,24 @@ def test_an_engine_of_another_release_is_refused_for_the_deployment(coexist, ben
     answer = coexist("engines", "adopt", built["path"], "--config", bench.folder / "node.yaml", "--json")
     assert answer.code == 1
     assert "release_differs" in {row["id"] for row in answer.error["findings"]}
+
+
+def test_what_speaks_against_an_adopted_engine_is_a_note_of_the_plan(coexist, bench: TrtllmBench) -> None:
+    built = coexist("build", bench.folder / "node.yaml", "--json").document["engines"][0]
+    theirs = bench.folder / "theirs"
+    theirs.mkdir()
+    for name in ("config.json", "rank0.engine"):
+        (theirs / name).write_bytes((Path(built["path"]) / name).read_bytes())
+    (theirs / "rank1.engine").write_bytes(b"of another build")
+    assert coexist("engines", "adopt", theirs, "--name", "given").code == 0
+    file = bench.folder / "served.yaml"
+    file.write_text(
+        "version: 1\nname: served\nenvironments:\n  trtllm: {python: env/bin/python}\n"
+        "engines:\n  tiny: {adopted: given, environment: trtllm}\n"
+        "services:\n  llm: {runtime: trtllm, engine: tiny, environment: trtllm, options: {tokenizer: .}}\n"
+    )
+    answer = coexist("plan", file, "--json")
+    assert answer.code == 0, answer.out
+    (service,) = answer.document["services"]
+    assert any(note.startswith("engine 'tiny': there are engine files of more ranks (2)") for note in service["notes"])
+    assert "note: llm: engine 'tiny': there are engine files of more ranks" in coexist("plan", file).out

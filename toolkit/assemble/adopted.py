@@ -105,9 +105,10 @@ def judged(entry: Entry, store: Store, around: Surroundings, where: str) -> Buil
             code="engine_refused",
             findings=[finding.document() for finding in findings],
         )
+    warnings = tuple(finding.what for finding in findings)
     return BuiltEngine(
         entry.name, "trtllm", entry.fingerprint, entry.path, True, 0.0,
         tuple(Command(tuple(row["argv"]), row["env"]) for row in build.get("commands", ())),
         build["fmha"], build.get("guards", ()),
-        (*build.get("notes", ()), *(finding.what for finding in findings)), build["engine"],
+        (*build.get("notes", ()), *warnings), build["engine"], warnings,
     )  # fmt: skip

@@ -30,11 +30,12 @@ OPENS_NOTHING = "-"  # the token of a launch that is only shown
 
 @dataclass(frozen=True)
 class Engine:
-    """A built engine: its folder and what its builder says of it."""
+    """A built engine: its folder, what its builder says of it, and what speaks against serving it here."""
 
     folder: Path
     fingerprint: str
     facts: Mapping[str, Any]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -224,12 +225,21 @@ def _expected(stage: Stage, planned: ServicePlan, policy: MemoryPolicy) -> Expec
     )
 
 
-def with_notes(plan: Plan, host: Host, shown: Mapping[str, Launch]) -> Plan:
-    """The plan, each service's notes followed by what its memory prefers where it is not bound, and its runtime's."""
-    services = (
-        replace(each, notes=(*each.notes, *_preference(host, each), *shown[each.name].notes)) for each in plan.services
-    )
-    return replace(plan, services=tuple(services))
+def with_notes(stage: Stage, shown: Mapping[str, Launch]) -> Plan:
+    """The plan, with what else there is to say of each service: of its memory, its engine, and by its runtime."""
+
+    def notes(planned: ServicePlan) -> tuple[str, ...]:
+        engine = _engine_warnings(stage, planned.name)
+        return (*planned.notes, *_preference(stage.host, planned), *engine, *shown[planned.name].notes)
+
+    services = (replace(each, notes=notes(each)) for each in stage.plan.services)
+    return replace(stage.plan, services=tuple(services))
+
+
+def _engine_warnings(stage: Stage, name: str) -> tuple[str, ...]:
+    used = stage.deployment.services[name].engine or ""
+    engine = stage.engines.get(used)
+    return tuple(f"engine '{used}': {text}" for text in engine.warnings) if engine is not None else ()
 
 
 def _preference(host: Host, planned: ServicePlan) -> tuple[str, ...]:

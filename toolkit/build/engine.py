@@ -14,7 +14,8 @@ from toolkit.build.steps import Command
 class BuiltEngine:
     """One engine. ``info`` is the content of its ``engine.json``; ``seconds`` what this call took.
 
-    Of a dry run: ``path`` is where it would be, ``reused`` whether it is there, ``info`` empty.
+    Of a dry run: ``path`` is where it would be, ``reused`` whether it is there, ``info`` empty. ``warnings``: those of
+    the notes that speak against serving it where it is to run.
     """
 
     name: str
@@ -28,6 +29,7 @@ class BuiltEngine:
     guards: Sequence[Mapping[str, str]] = ()
     notes: Sequence[str] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
         """Its entry in ``build --json``."""
