@@ -190,6 +190,12 @@ async def test_who_answers_wrongly_or_not_at_all_is_never_ready(bench: Bench, wr
     assert said in failure["summary"]
 
 
+async def test_who_hangs_is_ended_after_the_quiet_window_that_a_person_wrote(bench: Bench) -> None:
+    failure = await bench.failure("hang", quiet_window="1s")
+    assert failure["class"] == "stalled"
+    assert "its log, memory, files and processors stand still" in failure["summary"]
+
+
 @pytest.mark.parametrize("wrong", ["fallback", "echo-fallback"])
 async def test_another_attention_than_was_asked_for_ends_the_attempt(bench: Bench, wrong: str) -> None:
     failure = await bench.failure(wrong, engine=False, attention="vanilla")
