@@ -392,7 +392,6 @@ def _timed(torch: Any, work: Callable[[], Any]) -> tuple[float, Any]:
 
 def steps(proof: Proof) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "models", proof.models
-    yield "files", proof.files
     yield "engines", proof.engines
     yield "kernels", proof.kernels
     yield "attention", proof.attention
@@ -422,6 +421,7 @@ def main() -> None:
     asked.work = asked.work.absolute()
     asked.work.mkdir(parents=True, exist_ok=True)
     proof = Proof(asked)
+    proof.files()
     for name, step in steps(proof):
         if name in proof.done:
             continue
