@@ -233,7 +233,7 @@ def read_events_of(state_dir: Path) -> list[dict[str, Any]]:
 
 
 async def test_a_port_that_is_taken_between_two_attempts_is_tried_again(running: Start) -> None:
-    run = tiny("thief", restart=Restart(max_restarts=100), backoff_first_s=0.2)
+    run = tiny("thief", restart=Restart(max_restarts=100), backoff_first_s=1.0)
     supervisor = await running(run)
     await supervisor.wait_ready(30.0)
     os.kill(service_of(supervisor, "thief")["pid"], signal.SIGKILL)
