@@ -16,12 +16,12 @@ SAMPLE_S = 0.5
 WIDER_S = 2.0
 
 # What takes longer to look at, and the bytes that the attempt holds on its GPUs where it was asked for them.
-LookWider = Callable[[], Awaitable["int | None"]]
+LookWider = Callable[[], Awaitable[int | None]]
 
 
 @dataclass
 class Lookout:
-    """What is seen of one attempt's progress; ``window`` is that of the stage at hand, once ``open`` was called."""
+    """What is seen of one attempt's progress; ``window``: of the stage at hand, set before anything is told."""
 
     tree: Tree
     log: LogView

@@ -99,7 +99,7 @@ class Window:
     def looked(self, now: Sample) -> Window:
         """After a look."""
         late_s = now.at_s - self.low.at_s
-        window = self._later(late_s) if late_s > _LATE_S else self
+        window = self._later(late_s, now.at_s) if late_s > _LATE_S else self
         if grew(window.low, now):
             return replace(window.noted(now.at_s), low=now)
         low = lowest(window.low, now)
@@ -116,15 +116,10 @@ class Window:
             return Stall(now_s - self.sure_s, spins=True)
         return Stall(now_s - max(self.sure_s, self.worked_s))
 
-    def _later(self, seconds: float) -> Window:
+    def _later(self, seconds: float, now_s: float) -> Window:
         """As if that time had not passed."""
-        return replace(
-            self,
-            opened_s=self.opened_s + seconds,
-            progress_s=self.progress_s + seconds,
-            sure_s=self.sure_s + seconds,
-            worked_s=self.worked_s + seconds,
-        )
+        times = {name: getattr(self, name) for name in ("opened_s", "progress_s", "sure_s", "worked_s")}
+        return replace(self, **{name: min(at_s + seconds, now_s) for name, at_s in times.items()})
 
 
 def opened(now: Sample, length_s: float, quiet_s: float | None = None, busy_s: float = BUSY_S) -> Window:
