@@ -85,7 +85,10 @@ def plan_document(config: Path, home: Home, host_file: Path | None = None) -> di
 
 
 def _stage_to_show(deployment: LoadedDeployment, host: Host, found: paths.Paths, home: Home) -> Stage:
-    """Everything that launches are made of, with nothing built; of a recorded host's environments nothing is read."""
+    """Everything that launches are made of, with nothing built; of a recorded host's environments nothing is read.
+
+    Raises: ToolkitError when it does not fit, or as ``described_engines`` does.
+    """
     made = make_plan(deployment, host, found)
     described = {} if host.recorded else described_engines(deployment, found, home, host)
     programs = installed(deployment.model, found.pythons, os.environ, here=not host.recorded)
@@ -220,10 +223,15 @@ def adopt_engine(
 
 
 def described_engines(deployment: LoadedDeployment, found: paths.Paths, home: Home, host: Host) -> dict[str, Engine]:
-    """Where each engine is or will be; nothing is built."""
+    """Where each engine is or will be; nothing is built.
+
+    Raises: ToolkitError when one cannot be built, or could be and then not be served.
+    """
     store, machine = Store(home.root), partial(build_machine.of, host)
     wanted = engines.of_deployment(deployment, found)
-    return {name: _engine(engines.describe(each, store, machine)) for name, each in wanted.items()}
+    described = {name: _engine(engines.describe(each, store, machine)) for name, each in wanted.items()}
+    references.foresee(deployment, found, described, _references(home))
+    return described
 
 
 def prepare(deployment: LoadedDeployment, home: Home, report: Report, at: At = untold) -> Stage:
@@ -280,8 +288,11 @@ def _made(
     check(deployment, host, home, report)
     ready = build_engines(deployment, found, store, report, host, at=at)
     at(Step("answers"))
-    world = references.this_world(home.references, store.hash_cache)
-    return ready, references.of_deployment(deployment, found, ready, world, report)
+    return ready, references.of_deployment(deployment, found, ready, _references(home), report)
+
+
+def _references(home: Home) -> references.World:
+    return references.this_world(home.references, Store(home.root).hash_cache)
 
 
 @asynccontextmanager
@@ -354,7 +365,9 @@ def redeploy_running(config: Path, home: Home, report: Report, at: At = untold) 
     """
     deployment = load.deployment(config)
     check_runtimes(deployment)
-    _made(deployment, home, report, this_host(), paths.find(deployment, Store(home.root)), at=at)
+    host, found = this_host(), paths.find(deployment, Store(home.root))
+    described_engines(deployment, found, home, host)  # what cannot be says so before a long build
+    _made(deployment, home, report, host, found, at=at)
     return client.reload(home.state(deployment.model.name), config)
 
 

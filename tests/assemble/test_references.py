@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ import pytest
 from toolkit import canaries
 from toolkit.assemble import fused_answers, paths
 from toolkit.assemble.launches import Engine
-from toolkit.assemble.references import World, of_deployment
+from toolkit.assemble.references import World, foresee, of_deployment
 from toolkit.build.reference import NO_TRANSFORMERS, Outcome
 from toolkit.canaries import Answer, CanaryPrompt, CanarySet, Reference
 from toolkit.config import load
@@ -41,6 +41,14 @@ class Child:
         return str(self.asked[0][list(self.asked[0]).index(name) + 1])
 
 
+def refusal(made: Callable[[], object]) -> str | None:
+    try:
+        made()
+    except ManyFaultsError as refused:
+        return str(refused)
+    return None
+
+
 class Bench:
     """One deployment of one service, with a model folder beside it."""
 
@@ -63,7 +71,15 @@ class Bench:
         deployment = load.deployment(file)
         engines = {} if facts is None else {"llm": Engine(self.folder, "f", facts)}
         world = World(self.folder / "references", self.folder / "hashes.json", available_bytes, {}, child)
+        self.foreseen = lambda: foresee(deployment, paths.find(deployment), engines, world)
         return of_deployment(deployment, paths.find(deployment), engines, world, self.reports.append)
+
+    def foresee(self, service: str, **keywords: Any) -> str | None:
+        """What is refused before anything is made; making it refuses at least that."""
+        late = refusal(lambda: self.made(service, Child(LACKS), **keywords))
+        early = refusal(self.foreseen)
+        assert early in (None, late)
+        return early
 
     def refused(self, service: str, child: Child, **keywords: Any) -> Any:
         with pytest.raises(ManyFaultsError) as caught:
@@ -140,6 +156,60 @@ def test_an_unfused_engine_does_not_start_where_nobody_knows_what_is_right(
     undecided = Child(Outcome(0, json.dumps(canaries.to_document(tie)), ""))
     fault = bench.refused(ENGINE, undecided, top=ENGINES, facts=UNFUSED)
     assert "undecided" in fault.what
+
+
+NO_MODEL = "version: 1\nname: llm\nbuilder: trtllm\nfmha: disable\ncheckpoint: c\n"
+
+
+def test_what_nobody_can_know_is_refused_before_an_engine_is_built(bench: Bench):
+    (bench.folder / "llm.yaml").write_text(NO_MODEL)
+    early = bench.foresee(ENGINE, top=ENGINES)
+    assert early is not None
+    assert "is not named" in early
+    assert "deployment.yaml:5 services.llm" in early
+
+
+@pytest.mark.parametrize(
+    ("service", "keywords"),
+    [
+        (f"{ENGINE}, options: {{quantization: fp8}}", {}),
+        ("runtime: trtllm, model: llama, attention: vanilla", {"available_bytes": 1}),
+    ],
+)
+def test_so_is_what_cannot_be_recorded_here(bench: Bench, service: str, keywords: dict[str, Any]):
+    (bench.folder / "llm.yaml").write_text(NO_MODEL + "model: llama\nconvert_script: s\n")
+    assert bench.foresee(service, top=ENGINES, **keywords) is not None
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        f'{ENGINE}, canary: {{expected: " Paris"}}',
+        "runtime: vllm, model: llama",
+        'runtime: command, argv: ["true"]',
+    ],
+)
+def test_nothing_is_foreseen_of_services_that_can_say_what_is_right_or_need_not(bench: Bench, service: str):
+    (bench.folder / "llm.yaml").write_text(NO_MODEL)
+    assert bench.foresee(service, top=ENGINES if "engine" in service else "") is None
+
+
+def test_what_only_a_child_can_tell_is_left_to_it(bench: Bench):
+    (bench.folder / "llm.yaml").write_text(NO_MODEL + "model: llama\nconvert_script: s\n")
+    assert bench.foresee(ENGINE, top=ENGINES) is None
+
+
+def test_what_was_recorded_needs_no_memory_any_more(bench: Bench):
+    service = "runtime: trtllm, model: llama, attention: vanilla"
+    bench.made(service, Child(GOOD))
+    assert bench.foresee(service, available_bytes=1) is None
+
+
+def test_an_engine_still_to_be_built_may_be_held_against_a_fused_one_of_its_checkpoint(bench: Bench):
+    fused(bench)
+    (bench.folder / "llm.yaml").write_text(NO_MODEL)
+    assert bench.foresee(ENGINE, top=ENGINES, facts={"checkpoint": "c" * 64}) is None
+    assert bench.foresee(ENGINE, top=ENGINES, facts={"checkpoint": "d" * 64}) is not None
 
 
 @pytest.mark.parametrize("asked", ["fmha: disable", "attention: vanilla"])

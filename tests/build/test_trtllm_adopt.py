@@ -55,6 +55,14 @@ def test_what_is_unknown_is_a_note_and_never_guessed(tmp_path: Path) -> None:
     assert ids(tmp_path, Surroundings(capabilities=("9.0",))) == {"capability_unknown": "note"}
 
 
+@pytest.mark.parametrize(("size", "told"), [(48, {"block_size": "error"}), (64, {})])
+def test_blocks_that_cannot_be_counted_keep_an_engine_from_being_served(
+    size: int, told: dict[str, str], tmp_path: Path
+) -> None:
+    found = ids(tmp_path, Surroundings(), {"compute_capability": "9.0"}, plugins={**FUSED, "tokens_per_block": size})
+    assert found == told
+
+
 def test_gpus_that_differ_are_a_warning(tmp_path: Path) -> None:
     found = ids(tmp_path, Surroundings(capabilities=("9.0", "8.9")), {"compute_capability": "9.0"})
     assert found == {"capability_mixed": "warning"}

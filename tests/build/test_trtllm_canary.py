@@ -46,6 +46,31 @@ def carried(facts: Mapping[str, Any]) -> CanarySet:
     return canaries.of_document(facts["canary_set"])
 
 
+@pytest.mark.parametrize(
+    ("text", "config", "why"),
+    [
+        ("fmha: disable\n", {}, "its recipe names no 'model'"),
+        ("fmha: disable\nmodel: hf\n", {"quantization": {"quant_algo": "W4A16"}}, "a quantised engine (W4A16)"),
+        ("fmha: disable\nmodel: hf\n", {}, None),
+        ('fmha: disable\ncanary: {expected: " Paris"}\n', {}, None),
+        ("", {}, None),
+    ],
+)
+def test_that_no_right_answers_can_be_recorded_is_told_before_an_unfused_engine_is_built(
+    text: str, config: dict[str, Any], why: str | None, trtllm: TrtllmBench, asked: list[Sequence[str]]
+) -> None:
+    trtllm.checkpoint(**config)
+    said: list[str] = []
+    notes = trtllm.describe(f"checkpoint: ckpt\n{text}").notes
+    trtllm.ensure(f"checkpoint: ckpt\n{text}", report=said.append)
+    told = [note for note in notes if "no right answers will be recorded" in note]
+    assert told == [note for note in told if why is not None and why in note]
+    assert (len(told) > 0) is (why is not None)
+    assert [line.removeprefix("warning: ") for line in said if "no right answers will" in line] == told
+    if told:
+        assert said.index(f"warning: {told[0]}") < next(n for n, line in enumerate(said) if "trtllm-build" in line)
+
+
 def test_an_engine_carries_its_canary_set_when_it_is_reused_and_when_it_is_adopted_elsewhere(
     trtllm: TrtllmBench, asked: list[Sequence[str]], tmp_path: Path
 ) -> None:

@@ -92,6 +92,27 @@ def test_defaults_that_changed_are_written_out(release: str, default: str, trtll
     assert chosen.value("--tokens_per_block") == "32"
 
 
+@pytest.mark.parametrize("release", ["0.8.0", "0.21.0", "1.2.0", "1.3.0rc20"])
+@pytest.mark.parametrize(("size", "nearest"), [(3, "2 or 4"), (48, "32 or 64"), (100, "64 or 128")])
+def test_blocks_that_no_attention_kernel_can_count_are_refused_with_the_nearest_sizes(
+    release: str, size: int, nearest: str, trtllm: TrtllmBench
+) -> None:
+    text = f"checkpoint: ckpt\nkv_cache: {{tokens_per_block: {size}}}\n"
+    with pytest.raises(ManyFaultsError, match=f"tokens_per_block {size} is no power of two") as caught:
+        trtllm.choose(release, text)
+    (fault,) = caught.value.errors
+    assert f"Write {nearest}." in str(fault)
+    assert "recipe.yaml" in str(fault.where)
+    assert "kv_cache.tokens_per_block" in str(fault.where)
+
+
+@pytest.mark.parametrize(
+    "cache", ["tokens_per_block: 1", "tokens_per_block: 128", "type: continuous, tokens_per_block: 48"]
+)
+def test_powers_of_two_are_taken_and_a_cache_without_blocks_has_any_size(cache: str, trtllm: TrtllmBench) -> None:
+    assert trtllm.choose("0.21.0", f"checkpoint: ckpt\nkv_cache: {{{cache}}}\n").argv()
+
+
 def test_old_gpus_get_no_paged_context_attention_where_they_have_none(trtllm: TrtllmBench) -> None:
     reuse = "checkpoint: ckpt\nkv_cache: {reuse: true}\n"
     assert trtllm.choose("0.12.0", reuse, sm=80).value("--use_paged_context_fmha") == "enable"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,10 +112,47 @@ def test_what_speaks_against_an_adopted_engine_is_a_note_of_the_plan(coexist, be
     file.write_text(
         "version: 1\nname: served\nenvironments:\n  trtllm: {python: env/bin/python}\n"
         "engines:\n  tiny: {adopted: given, environment: trtllm}\n"
-        "services:\n  llm: {runtime: trtllm, engine: tiny, environment: trtllm, options: {tokenizer: .}}\n"
+        "services:\n  llm: {runtime: trtllm, engine: tiny, environment: trtllm, options: {tokenizer: .},"
+        " canary: {expected: x}}\n"
     )
     answer = coexist("plan", file, "--json")
     assert answer.code == 0, answer.out
     (service,) = answer.document["services"]
     assert any(note.startswith("engine 'tiny': there are engine files of more ranks (2)") for note in service["notes"])
     assert "note: llm: engine 'tiny': there are engine files of more ranks" in coexist("plan", file).out
+
+
+@pytest.fixture
+def unfused(bench: TrtllmBench) -> Path:
+    """A deployment that serves an unfused engine of which nobody knows the right answers."""
+    file = bench.folder / "unfused.yaml"
+    file.write_text(
+        (bench.folder / "node.yaml").read_text().partition("services:")[0]
+        + ("services:\n  llm: {runtime: trtllm, engine: tiny, environment: trtllm, options: {tokenizer: .}}\n")
+    )
+    return file
+
+
+@pytest.mark.parametrize("command", ["plan", "up"])
+def test_an_engine_that_could_not_be_served_is_refused_before_it_is_built(command, coexist, unfused: Path) -> None:
+    answer = coexist(command, unfused, "--json")
+    assert (answer.code, answer.error["code"]) == (1, "no_reference")
+    assert "services.llm.canary" in answer.error["where"]
+    assert "building" not in answer.err
+
+
+def test_the_check_and_a_dry_run_tell_of_it_too(coexist, unfused: Path) -> None:
+    found = {finding["id"] for finding in coexist("check", unfused, "--json").document["findings"]}
+    assert "unfused-answers" in found
+    (engine,) = coexist("build", unfused, "--dry-run", "--json").document["engines"]
+    assert any("its recipe names no 'model'" in note for note in engine["notes"])
+    assert "warning: no right answers will be recorded with it" in coexist("build", unfused).err
+
+
+@pytest.mark.parametrize("command", [("plan",), ("build", "--dry-run"), ("build",)])
+def test_blocks_that_cannot_be_counted_are_refused_before_the_build(command, coexist, bench, unfused: Path) -> None:
+    bench.recipe("checkpoint: ckpt\nkv_cache: {tokens_per_block: 48}\n")
+    answer = coexist(command[0], unfused, *command[1:], "--json")
+    assert (answer.code, answer.error["code"]) == (1, "tokens_per_block")
+    assert "32 or 64" in json.dumps(answer.error)
+    assert "kv-block-size" in {finding["id"] for finding in coexist("check", unfused, "--json").document["findings"]}

@@ -96,6 +96,11 @@ def recipe(**changes: Any) -> Recipe:
     return Recipe.model_validate({"version": 1, "name": "llm", "builder": "trtllm", "checkpoint": "x", **changes})
 
 
+def built(told: dict[str, Any] | None = None, **changes: Any) -> Case:
+    """A service of TensorRT-LLM whose engine is still to be built; ``told``: keys of the service."""
+    return serving(Surroundings(recipes={"llm": recipe(**changes)}), **(told or {}))
+
+
 def shadow(via: Any) -> Case:
     library = Library("libcudart.so.12", GUILTY, Path("/usr/local/cuda/lib64/libcudart.so.12"), via, SITE / "nvidia/x")
     return case(view("flash", {"torch": "2.4.0"}, binaries=binaries(binary(libraries=(library,)))))
@@ -399,6 +404,8 @@ CASES: dict[str, tuple[Callable[[], Case], Callable[[], Case]]] = {
         lambda: case(services={"llm": service(model="m", fmha="disable")}),
         lambda: serving(engine(config(plugins={"context_fmha": False})), fmha="disable"),
     ),
+    "kv-block-size": (lambda: built(kv_cache={"tokens_per_block": 48}), built),
+    "unfused-answers": (lambda: built(fmha="disable"), lambda: built(fmha="disable", model="llama")),
     "fused-attention-workspace": (
         lambda: serving(engine(config(plugins={"context_fmha": "disable"}, build={"max_input_len": 32768}))),
         lambda: serving(engine(config(plugins={"context_fmha": "disable"}, build={"max_input_len": 2048}))),
@@ -592,6 +599,30 @@ def test_a_rule_speaks_where_it_must(rule: str) -> None:
 @pytest.mark.parametrize("rule", sorted(CASES))
 def test_a_rule_is_silent_where_it_must_be(rule: str) -> None:
     assert rule not in findings(CASES[rule][1]())
+
+
+@pytest.mark.parametrize(
+    ("told", "changes"),
+    [
+        ({"canary": {"expected": " Paris"}}, {}),
+        ({}, {"canary": {"expected": " Paris"}}),
+        ({"canary": {"path": "/v2/models/m/infer"}}, {}),
+        ({}, {"fmha": "enable"}),
+        ({"runtime": "torch"}, {"builder": "torch", "model": "llama"}),
+    ],
+)
+def test_an_unfused_engine_needs_one_who_knows_what_is_right(told: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert "unfused-answers" not in findings(built(told, **{"fmha": "disable", **changes}))
+
+
+def test_what_an_unfused_engine_lacks_is_a_step_for_a_fused_one_may_have_answered() -> None:
+    found = findings(built({"fmha": "disable"}))["unfused-answers"]
+    assert (found.severity, found.effect) == ("warning", "step")
+
+
+def test_the_nearest_block_sizes_are_named_and_a_cache_without_blocks_has_any() -> None:
+    assert "32 or 64" in findings(built(kv_cache={"tokens_per_block": 48}))["kv-block-size"].fix
+    assert "kv-block-size" not in findings(built(kv_cache={"type": "continuous", "tokens_per_block": 48}))
 
 
 def test_an_engine_that_its_recipe_can_build_again_is_a_step_and_one_without_is_an_error() -> None:

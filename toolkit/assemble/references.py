@@ -64,6 +64,27 @@ def of_deployment(
     return recorded
 
 
+def foresee(deployment: LoadedDeployment, found: Paths, engines: Mapping[str, Engine], world: World) -> None:
+    """Raises ManyFaultsError with every service that ``of_deployment`` would refuse, as far as that is seen beforehand.
+
+    ``engines``: those that are still to be built tell their checkpoint at most. Nothing is made or written.
+    """
+    cases = [_Case(deployment, name, found, engines) for name in deployment.model.services]
+    tried = [_tried(partial(_foreseen, case, world)) for case in cases if case.must_know and not _carried(case)]
+    if faults := tuple(fault for fault in tried if isinstance(fault, ToolkitError)):
+        raise ManyFaultsError(faults)
+
+
+def _foreseen(case: _Case, world: World) -> Mapping[str, Any] | None:
+    try:
+        answers.foresee(_asked(case), world.folder, available_bytes=world.available_bytes)
+    except ToolkitError as fault:
+        if fault.code != "no_reference":
+            raise _placed(case, fault) from fault
+        return _without(case, world, fault, lambda _: None)
+    return None
+
+
 def _tried(make: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any] | ToolkitError | None:
     try:
         return make()
@@ -119,6 +140,12 @@ class _Case:
         built = isinstance(plugins, Mapping) and plugins.get("context_fmha") is False
         asked = self.service.fmha == "disable" or self.service.attention == "vanilla"
         return built or asked or (recipe is not None and recipe.fmha == "disable")
+
+    @property
+    def must_know(self) -> bool:
+        """Whether it may only be served where somebody knows what is right, and does not say so itself."""
+        says = isinstance(self.service.canary, HttpRequest) or self.canary.expected is not None
+        return self.generates and self.unfused and not says
 
     @property
     def canary(self) -> Canary:
@@ -202,22 +229,26 @@ def _carried(case: _Case) -> Mapping[str, Any] | None:
     return canaries.to_document(replace(found, prompts=prompts))
 
 
-def _recorded(case: _Case, world: World, report: Report) -> Mapping[str, Any]:
+def _asked(case: _Case) -> answers.Asked:
+    """What is to be recorded. Raises: ToolkitError ``no_reference`` when nothing can be."""
     folder = case.folder
     if folder is None:
         raise _no_reference("its model's folder in the format of Hugging Face is not named")
     if how := canary_reach.quantized(case.service, case.served):
         what = f"it is quantised ({how}), and by how much its right answers differ from the plain model's is not known"
         raise _no_reference(what)
-    asked = answers.Asked(
+    return answers.Asked(
         folder,
         case.prompts,
         case.canary.max_tokens,
         canary_reach.reach(case.service, case.served),
         canary_reach.dtype(case.service, case.served, answers.stored_dtype(folder)),
     )
+
+
+def _recorded(case: _Case, world: World, report: Report) -> Mapping[str, Any]:
     return answers.ensure(
-        asked, case.pythons(), world.folder, available_bytes=world.available_bytes,
+        _asked(case), case.pythons(), world.folder, available_bytes=world.available_bytes,
         hash_cache=world.hash_cache, environ=world.environ, run=world.run, report=report,
     )  # fmt: skip
 

@@ -55,7 +55,7 @@ def ensure(
 
     Raises: ToolkitError ``no_reference`` when none can be made, with the reason.
     """
-    path = folder / f"{key(asked, hash_cache)[:16]}.answers.json"
+    path = _path(asked, folder, hash_cache)
     if known := _recorded(path):
         return known
     _check_memory(asked.model_dir, available_bytes)
@@ -64,6 +64,19 @@ def ensure(
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(made))
     return made
+
+
+def foresee(asked: Asked, folder: Path, *, available_bytes: int) -> None:
+    """Raises ToolkitError ``no_reference`` when ``ensure`` would, as far as that is seen without making any."""
+    try:
+        _check_memory(asked.model_dir, available_bytes)
+    except ToolkitError:
+        if _recorded(_path(asked, folder, None)) is None:
+            raise
+
+
+def _path(asked: Asked, folder: Path, hash_cache: Path | None) -> Path:
+    return folder / f"{key(asked, hash_cache)[:16]}.answers.json"
 
 
 def key(asked: Asked, hash_cache: Path | None) -> str:

@@ -14,8 +14,8 @@ from toolkit.build.steps import Command
 class BuiltEngine:
     """One engine. ``info`` is the content of its ``engine.json``; ``seconds`` what this call took.
 
-    Of a dry run: ``path`` is where it would be, ``reused`` whether it is there, ``info`` empty. ``warnings``: those of
-    the notes that speak against serving it where it is to run.
+    Of a dry run: ``path`` is where it would be, ``reused`` whether it is there, ``info`` at most what tells engines of
+    one checkpoint. ``warnings``: those of the notes that speak against serving it where it is to run.
     """
 
     name: str

@@ -80,6 +80,10 @@ def _whole(engine: EngineConfig) -> Iterator[Finding]:
     if extra := [rank for rank in engine.ranks if rank >= engine.world_size]:
         what = f"there are engine files of more ranks ({extra[-1] + 1}) than its config says ({engine.world_size})"
         yield Finding("ranks_extra", "warning", what, "Two builds may be mixed in this folder; build it again.")
+    size = engine.plugin("tokens_per_block")
+    if engine.kv_cache_type in (None, "paged") and type(size) is int and size & (size - 1):
+        what = f"its KV blocks have {size} tokens, which is no power of two: it fails at its first request"
+        yield Finding("block_size", "error", what, "Build it again with 'kv_cache: {tokens_per_block: 32}'.")
     if engine.fmha is None:
         yield Finding("fmha_unknown", "note", "its config does not say whether context attention is fused")
 

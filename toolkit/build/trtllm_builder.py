@@ -137,7 +137,8 @@ def describe(
     needed = _needed(asked)
     check_workspace(loaded, needed, trtllm_machine.alike(machine))
     firm = trtllm_version is None and source.conversion is None
-    name = recipes.engine_fingerprint(asked, world.target, recipes.files(source, firm))
+    known = recipes.files(source, firm)
+    name = recipes.engine_fingerprint(asked, world.target, known)
     path, entry = store.path_of(name), store.find(name)
     cache = recipes.timing_cache(store, release, world.target)
     places = Places(source.checkpoint.folder, path, cache, cache)
@@ -149,9 +150,17 @@ def describe(
         (*([converting] if converting else []), build),
         {"asked": loaded.model.fmha, "built": None, "phase": PHASE, "proof": None},
         _guards(asked, needed),
-        (*chosen.notes, *_dry_run_notes(firm), *trtllm_machine.notes(machine)),
-        entry.build["engine"] if entry else {},
+        (*chosen.notes, *_foreseen(asked), *_dry_run_notes(firm), *trtllm_machine.notes(machine)),
+        entry.build["engine"] if entry else {"checkpoint": _checkpoint(known)} if firm else {},
     )  # fmt: skip
+
+
+def _foreseen(asked: Asked) -> tuple[str, ...]:
+    """What would be missing from the engine for whoever serves it."""
+    if (why := trtllm_canary.unrecordable(asked)) is None:
+        return ()
+    needed = "a service needs 'canary: {prompt: …, expected: …}', or answers of a fused engine of this checkpoint"
+    return (f"no right answers will be recorded with it, for {why}: {needed}",)
 
 
 def _dry_run_notes(firm: bool) -> tuple[str, ...]:
@@ -203,6 +212,8 @@ def _fresh_log(store: Store, name: str) -> Path:
 
 def _build(asked: Asked, chosen: Chosen, folder: Path, world: World, converted: Sequence[Command]) -> Mapping[str, Any]:
     """Builds into a staging folder; what is returned becomes part of the manifest."""
+    for text in _foreseen(asked):
+        world.report(f"warning: {text}")
     gpus = trtllm_machine.free_gpus(world.machine)
     needed = _needed(asked)
     workers = check_machine(needed, gpus, world.machine, recipes.workers(asked, gpus))
@@ -229,7 +240,11 @@ def _build(asked: Asked, chosen: Chosen, folder: Path, world: World, converted: 
 
 def _with_checkpoint(made: Mapping[str, Any], files: Mapping[str, str]) -> Mapping[str, Any]:
     """The same facts with what tells engines of one checkpoint."""
-    return {**made, "engine": {**made["engine"], "checkpoint": fingerprint({"checkpoint": dict(files)})}}
+    return {**made, "engine": {**made["engine"], "checkpoint": _checkpoint(files)}}
+
+
+def _checkpoint(files: Mapping[str, str]) -> str:
+    return fingerprint({"checkpoint": dict(files)})
 
 
 @contextmanager

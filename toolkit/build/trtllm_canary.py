@@ -22,6 +22,7 @@ from toolkit.store import Store
 
 # What a deployment that serves the engine would ask a block for, where its config does not say.
 _BLOCK_TOKENS = 32
+_NO_MODEL = "its recipe names no 'model'"
 
 
 def reach(engine: EngineConfig, max_tokens: int) -> Reach | None:
@@ -38,6 +39,23 @@ def reach(engine: EngineConfig, max_tokens: int) -> Reach | None:
         max(1, min(longest if chunked else [*longest, limits["max_num_tokens"]])),
         chunked,
     )
+
+
+def unrecordable(asked: Asked) -> str | None:
+    """Why no right answers can be recorded with the engine, as far as that is seen before it is built; None: they may.
+
+    Of an engine with fused attention, or whose canary says what is expected, none are needed.
+    """
+    if not asked.unfused or asked.recipe.canary.expected is not None:
+        return None
+    if asked.recipe.model is None:
+        return _NO_MODEL
+    quantized = asked.checkpoint.quant_algo or asked.checkpoint.kv_quant_algo
+    return _quantized(quantized) if quantized else None
+
+
+def _quantized(how: str) -> str:
+    return f"by how much a quantised engine ({how}) rightly differs from its model is not known"
 
 
 def record(
@@ -67,10 +85,9 @@ def _question(asked: Asked, engine: EngineConfig) -> answers.Asked:
     canary = asked.recipe.canary
     needed = reach(engine, max(canary.max_tokens, canaries.MAX_TOKENS))
     if asked.recipe.model is None:
-        raise ToolkitError("its recipe names no 'model'")
+        raise ToolkitError(_NO_MODEL)
     if engine.quantization:
-        how = ", ".join(str(value) for value in engine.quantization.values())
-        raise ToolkitError(f"by how much a quantised engine ({how}) rightly differs from its model is not known")
+        raise ToolkitError(_quantized(", ".join(str(value) for value in engine.quantization.values())))
     if needed is None:
         raise ToolkitError("its config does not tell its limits")
     prompts = (canary.prompt,) if canary.model_fields_set & {"prompt", "expected"} else canaries.PROMPTS

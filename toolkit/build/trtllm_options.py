@@ -202,10 +202,25 @@ def _recipe_faults(asked: Asked) -> Iterator[ToolkitError]:
             f"Set 'max_num_tokens' to {recipe.limits.max_input_len} or more, or bound 'max_input_len'.",
             code="fmha",
         )
+    yield from _block_faults(asked)
     kind = asked.release.table.options.get(_KV_TYPE)
     if kind is None and recipe.kv_cache.type == "disabled":
         what = f"trtllm-build {asked.release.version} cannot be told 'disabled'"
         yield ToolkitError(what, where("kv_cache.type"), "Use 'continuous' or 'paged'.")
+
+
+def _block_faults(asked: Asked) -> Iterator[ToolkitError]:
+    """Blocks of a size with which the engine would be built, and then answer nothing."""
+    cache = asked.recipe.kv_cache
+    below = 1 << (cache.tokens_per_block.bit_length() - 1)
+    if cache.type == "paged" and cache.tokens_per_block != below and _applies("block-power-of-two", asked):
+        yield ToolkitError(
+            f"tokens_per_block {cache.tokens_per_block} is no power of two: such an engine fails at its first request",
+            asked.loaded.where("kv_cache.tokens_per_block"),
+            f"Write {below} or {2 * below}.",
+            code="tokens_per_block",
+            nearest=[below, 2 * below],
+        )
 
 
 def _rule_faults(asked: Asked, values: Mapping[str, str | None], own: Mapping[str, Given]) -> Iterator[ToolkitError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from toolkit.compat import binaries, book, engines, files, gpus, machine, packages, pairs, releases
+from toolkit.compat import binaries, book, engines, files, gpus, machine, packages, pairs, recipes, releases
 from toolkit.compat.model import SHOWN_PACKAGES, Case, EnvironmentView, Finding, Hit, Report, Verdict
 from toolkit.host.model import Host
 
@@ -25,6 +25,7 @@ RULES: tuple[RuleFunction, ...] = (
     *releases.RULES.values(),
     *gpus.RULES.values(),
     *engines.RULES.values(),
+    *recipes.RULES.values(),
     *machine.RULES.values(),
     *files.RULES.values(),
     pairs.notes,
