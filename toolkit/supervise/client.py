@@ -181,7 +181,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def status(state_dir: Path) -> dict[str, Any]:
     """The status document. Raises: ToolkitError when nothing runs."""
     if start := _start(state_dir):
-        return start.document(time.time())
+        return start.document(time.monotonic())
     return _ask(state_dir, "GET", "/v1/services")
 
 
@@ -196,16 +196,17 @@ def _followed_start(state_dir: Path) -> Iterator[dict[str, Any]]:
     while start := _start(state_dir):
         if start.step != told:
             told = start.step
-            yield start.document(time.time())
+            yield start.document(time.monotonic())
         time.sleep(_POLL_S)
 
 
 def _refuse_starting(state_dir: Path) -> None:
     """Raises ToolkitError when nothing can be asked of a service yet."""
     if start := _start(state_dir):
-        what = f"deployment '{state_dir.name}' is still starting: {start.sentence(time.time())}"
+        now_s = time.monotonic()
+        what = f"deployment '{state_dir.name}' is still starting: {start.sentence(now_s)}"
         hint = "'coexist status --watch' shows how far it is; 'coexist down' interrupts it."
-        raise ToolkitError(what, str(state_dir), hint, code="starting", step=start.document(time.time())["starting"])
+        raise ToolkitError(what, str(state_dir), hint, code="starting", step=start.document(now_s)["starting"])
 
 
 def wait_ready(state_dir: Path, timeout_s: float | None = None) -> dict[str, Any]:

@@ -57,7 +57,10 @@ def untold(step: Step) -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """A start that goes on: by whom, at which step since when (Unix seconds), and its services as status has them."""
+    """A start that goes on: by whom, at which step since when, and its services as status has them.
+
+    ``since_s`` is of the monotonic clock, which all processes of one boot share; no record outlives the boot.
+    """
 
     process: ProcessId
     step: Step
@@ -69,8 +72,8 @@ class Start:
         return Identity(self.process.pid, self.process.start_time)
 
     def seconds(self, now_s: float) -> float:
-        """How long it is at this step; a clock that was set back counts as none."""
-        return max(0.0, now_s - self.since_s)
+        """How long it is at this step."""
+        return now_s - self.since_s
 
     def document(self, now_s: float) -> dict[str, Any]:
         """The status document, which says under ``starting`` what is done."""
@@ -102,7 +105,9 @@ def forget(state_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def recorded(state_dir: Path, deployment: Deployment, told: At, now_s: Callable[[], float] = time.time) -> Iterator[At]:
+def recorded(
+    state_dir: Path, deployment: Deployment, told: At, now_s: Callable[[], float] = time.monotonic
+) -> Iterator[At]:
     """What says which step comes now, to ``told`` and into the record, which stays where the block ends well."""
     status = _status(deployment)
 
