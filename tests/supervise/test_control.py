@@ -19,9 +19,9 @@ import pytest
 
 from tests.supervise.conftest import service_of, state_of, supervise, tiny, until
 from toolkit.errors import ToolkitError
-from toolkit.supervise import client, control, lifecycle
+from toolkit.supervise import client, control
 from toolkit.supervise.control import bound_socket
-from toolkit.supervise.lifecycle import ILLEGAL_ARROWS
+from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, events
 from toolkit.supervise.socket_path import short_path
 from toolkit.supervise.supervisor import Supervisor
 
@@ -93,7 +93,7 @@ async def test_metrics_tell_states_moves_refusals_and_times(running: Start) -> N
 async def test_an_illegal_arrow_is_counted_and_written_with_its_reason(running: Start, state_dir: Path) -> None:
     supervisor = await running(tiny("a"))
     await supervisor.wait_ready(30.0)
-    supervisor._post("a", lifecycle.Reserved(1))
+    supervisor._post("a", events.Reserved(1))
     _, text = await get(supervisor, "/metrics")
     assert 'coexist_illegal_transitions_total{from="SERVING",to="PRELOAD"} 1.0' in text
     refused = [event for event in supervisor._folder.events() if event["kind"] == "illegal_transition"]

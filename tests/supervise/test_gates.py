@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from toolkit.supervise import gates
 from toolkit.supervise.gates import Gate
-from toolkit.supervise.lifecycle import Begin, Blocked, Ending, Failure, FailureRecord, Instance, State, step
+from toolkit.supervise.lifecycle import Ending, Failure, FailureRecord, Instance, State, step
+from toolkit.supervise.lifecycle.events import Begin, Blocked
 
 GPU = frozenset({"GPU-a"})
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from toolkit.masking import secret_values
 from toolkit.runtimes.base import Launch
-from toolkit.supervise import changes, containers, guardian, lifecycle
+from toolkit.supervise import changes, containers, guardian
 from toolkit.supervise.attempt import Attempt
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
-from toolkit.supervise.lifecycle import Failure
+from toolkit.supervise.lifecycle import Failure, actions, events
 from toolkit.supervise.process import Tree
 from toolkit.supervise.records import Record
 from toolkit.supervise.service import ServiceRun
@@ -42,18 +42,18 @@ class Adoption(Attempt):
         self._runs(tree, launch, log)
         self.note(f"runs since an earlier supervisor (pid {record.pid}): asked whether it is healthy")
 
-    async def _reserve(self, _: lifecycle.Reserve) -> None:
+    async def _reserve(self, _: actions.Reserve) -> None:
         """What it was granted is held on; its port and its memory are its own already."""
         self._give_back = await asyncio.to_thread(self.world.reserve, self.run)
-        self.post(lifecycle.Reserved(self.number))
+        self.post(events.Reserved(self.number))
 
-    async def _spawn(self, _: lifecycle.Spawn) -> None:
-        self.post(lifecycle.Spawned(self.number, self.record.pid, self.record.log_start_bytes))
+    async def _spawn(self, _: actions.Spawn) -> None:
+        self.post(events.Spawned(self.number, self.record.pid, self.record.log_start_bytes))
 
-    async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
-        self.post(lifecycle.Loaded(self.number, StageReport(dict.fromkeys(PARTS))))
+    async def _wait_loaded(self, _: actions.WaitLoaded) -> None:
+        self.post(events.Loaded(self.number, StageReport(dict.fromkeys(PARTS))))
 
-    async def _prime(self, _: lifecycle.Prime) -> None:
+    async def _prime(self, _: actions.Prime) -> None:
         problem = await self._problem()
         if problem is not None:
             self._fail(
@@ -62,7 +62,7 @@ class Adoption(Attempt):
             return
         self._proof = self.record.proven()
         self.note(f"adopted (pid {self.record.pid})")
-        self.post(lifecycle.Proven(self.number, self._proof))
+        self.post(events.Proven(self.number, self._proof))
 
     async def _problem(self) -> str | None:
         """Why it does not do its work, asked a few times; None: it does, or has too much of it."""

@@ -26,7 +26,6 @@ from toolkit.supervise import (
     failures,
     history,
     launch_files,
-    lifecycle,
     log_checks,
     outcome,
     placement,
@@ -40,7 +39,7 @@ from toolkit.supervise.gpu_turn import FreeMemory, GpuStarts, GpuTurn
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.leftovers import Leftovers
-from toolkit.supervise.lifecycle import Action, Event, Failure
+from toolkit.supervise.lifecycle import Action, Event, Failure, actions, events
 from toolkit.supervise.logs import LogView
 from toolkit.supervise.look import GpuUse, held_bytes, look
 from toolkit.supervise.lookout import Lookout
@@ -146,23 +145,23 @@ class Attempt:
 
     def perform(self, action: Action) -> None:
         """Starts the action; its outcome is posted later, never from within this call."""
-        if isinstance(action, lifecycle.End):
+        if isinstance(action, actions.End):
             self._begin_end(action)
-        elif isinstance(action, lifecycle.CancelRetry):
+        elif isinstance(action, actions.CancelRetry):
             self._cancel_work()
         else:
             self._start(self._performers()[type(action)], action)
 
     def _performers(self) -> Mapping[type[Action], Callable[[Any], Coroutine[Any, Any, None]]]:
         return {
-            lifecycle.Reserve: self._reserve,
-            lifecycle.Spawn: self._spawn,
-            lifecycle.WaitLoaded: self._wait_loaded,
-            lifecycle.ExtendWindow: self._watch_on_window,
-            lifecycle.Prime: self._prime,
-            lifecycle.Register: self._register,
-            lifecycle.Watch: self._watch,
-            lifecycle.ScheduleRetry: self._retry_later,
+            actions.Reserve: self._reserve,
+            actions.Spawn: self._spawn,
+            actions.WaitLoaded: self._wait_loaded,
+            actions.ExtendWindow: self._watch_on_window,
+            actions.Prime: self._prime,
+            actions.Register: self._register,
+            actions.Watch: self._watch,
+            actions.ScheduleRetry: self._retry_later,
         }
 
     def kill_now(self) -> None:
@@ -201,9 +200,9 @@ class Attempt:
         return False
 
     def _fail(self, failure: Failure) -> None:
-        self.post(lifecycle.Failed(self.number, failures.without(failure, self._secrets), self.world.jitter()))
+        self.post(events.Failed(self.number, failures.without(failure, self._secrets), self.world.jitter()))
 
-    async def _reserve(self, _: lifecycle.Reserve) -> None:
+    async def _reserve(self, _: actions.Reserve) -> None:
         await self._turn.take()
         try:
             ports.ensure_free(self.run.ports())
@@ -214,12 +213,12 @@ class Attempt:
         if missing := await self._turn.missing_memory():
             self._fail(Failure(missing, self._if_taken(), "gpu_memory", advice="See 'coexist host' for who holds it."))
             return
-        self.post(lifecycle.Reserved(self.number))
+        self.post(events.Reserved(self.number))
 
     def _if_taken(self) -> Literal["stop", "retry"]:
         return "stop" if self.number == 1 else "retry"
 
-    async def _spawn(self, _: lifecycle.Spawn) -> None:
+    async def _spawn(self, _: actions.Spawn) -> None:
         prepared = await asyncio.to_thread(caches.prepare, self.run.cache_dir)
         for text in prepared.notes:
             self.note(text)
@@ -231,7 +230,7 @@ class Attempt:
         with disk_errors(log.path, "cannot write its log"):
             tree = self._tree(launch, log.path)
         self._runs(tree, launch, log)
-        self.post(lifecycle.Spawned(self.number, tree.pid, log.start_bytes, self._windows_s))
+        self.post(events.Spawned(self.number, tree.pid, log.start_bytes, self._windows_s))
 
     def _begin_windows(self, launch: Launch, cache: history.Cache) -> None:
         """How long each stage may take: as its own starts here teach, at most what its program is given."""
@@ -329,7 +328,7 @@ class Attempt:
         devices = self.run.gate().devices
         return outcome.others(devices, self.world.gpu_use(), cookie_prefix(self.world.cookie)) if devices else ()
 
-    async def _wait_loaded(self, _: lifecycle.WaitLoaded) -> None:
+    async def _wait_loaded(self, _: actions.WaitLoaded) -> None:
         running, world = self._process(), self.world
         began_s, self._stage = world.clock.now(), "PRELOAD"
         self._guard = self._start(self._watch_window)
@@ -342,7 +341,7 @@ class Attempt:
             self._fail(wrong)
             return
         self._spent_s["PRELOAD"] = world.clock.now() - began_s
-        self.post(lifecycle.Loaded(self.number, await self._completed(report)))
+        self.post(events.Loaded(self.number, await self._completed(report)))
 
     def _end_guard(self) -> None:
         """The stage is over in time."""
@@ -356,7 +355,7 @@ class Attempt:
             report = await asyncio.to_thread(lambda: stage_parts.with_log(report, running.log.lines()))
         return stage_parts.with_memory(report, await self._memory())
 
-    async def _prime(self, _: lifecycle.Prime) -> None:
+    async def _prime(self, _: actions.Prime) -> None:
         running, world = self._process(), self.world
         began_s, self._stage = world.clock.now(), "PRIME"
         self._guard = self._start(self._watch_window)
@@ -367,7 +366,7 @@ class Attempt:
         )  # fmt: skip
         self._end_guard()
         self._spent_s["PRIME"] = world.clock.now() - began_s
-        self.post(lifecycle.Proven(self.number, self._proof))
+        self.post(events.Proven(self.number, self._proof))
 
     async def _memory(self) -> warm.Memory:
         """What the attempt holds now."""
@@ -383,7 +382,7 @@ class Attempt:
         if running.lookout.told(progress):
             running.compiles.glance()
 
-    async def _watch_on_window(self, _: lifecycle.ExtendWindow) -> None:
+    async def _watch_on_window(self, _: actions.ExtendWindow) -> None:
         self._guard = self._start(self._watch_window)
 
     async def _watch_window(self) -> None:
@@ -393,7 +392,7 @@ class Attempt:
         found = await self._diagnosed(running, None, stall.quiet_s)
         at = self.activity.what if self.activity and self.activity.stage == self._stage else None
         failure = failures.without(failures.stalled(found, stall, at), self._secrets)
-        self.post(lifecycle.Stalled(self.number, failure, self.world.jitter(), moved=lookout.window.moved))
+        self.post(events.Stalled(self.number, failure, self.world.jitter(), moved=lookout.window.moved))
 
     def _open_window(self, now: window.Sample) -> window.Window:
         """What processors do is believed longest where nobody wrote how long it may take."""
@@ -412,7 +411,7 @@ class Attempt:
             inside = await asyncio.to_thread(containers.pids, running.launch.container)
             running.tree.beside = inside[:1]
 
-    async def _register(self, _: lifecycle.Register) -> None:
+    async def _register(self, _: actions.Register) -> None:
         running = self._process()
         self._watcher = Watcher(
             running.target, self.world.http, running.tree, running.log, self.world.clock,
@@ -421,7 +420,7 @@ class Attempt:
         await warm.register(running.target, self.world.http)
         await self._turn.release()
         await self._remember(running)
-        self.post(lifecycle.Registered(self.number))
+        self.post(events.Registered(self.number))
 
     async def _compiles_at_ready(self, running: _Running) -> Seen:
         """What was seen when the proof ended: what comes after it is late."""
@@ -443,7 +442,7 @@ class Attempt:
             await asyncio.to_thread(self.world.records.write, record)
             self.kept = True
 
-    async def _watch(self, _: lifecycle.Watch) -> None:
+    async def _watch(self, _: actions.Watch) -> None:
         self._start(self._watch_ranks)
         if self._spent_s:
             boot = history.Boot(self.run.fingerprint, self._cache, dict(self._spent_s))
@@ -451,7 +450,7 @@ class Attempt:
         first = await self._first_request()
         await self._check_placement()
         late = await self._watcher.late_compiles() if self._watcher else None
-        self.post(lifecycle.Measured(self.number, first, compiles_observed=late is not None))
+        self.post(events.Measured(self.number, first, compiles_observed=late is not None))
         if self._watcher is not None:
             self._start(self._watch_deep, self._watcher)
             await self._watch_on(self._watcher)
@@ -461,7 +460,7 @@ class Attempt:
         while True:
             late = await watcher.late_compiles()
             if late and late.count:
-                self.post(lifecycle.LateCompile(self.number, late.count, late.new))
+                self.post(events.LateCompile(self.number, late.count, late.new))
             await self.world.clock.sleep(self.world.watch_s)
             failure = await watcher.look()
             if failure:
@@ -486,7 +485,7 @@ class Attempt:
     async def _check_placement(self) -> None:
         await self._look_at_shared_memory()
         seen = await asyncio.to_thread(look, self.run, await self._pids(), self.world.gpu_use)
-        self.post(lifecycle.Checked(self.number, placement.judge(seen, self.run.expected)))
+        self.post(events.Checked(self.number, placement.judge(seen, self.run.expected)))
 
     async def _pids(self) -> set[int]:
         """Every process of the attempt, those in a container too."""
@@ -509,11 +508,11 @@ class Attempt:
             self.note(masked(f"the first request after SERVING went wrong: {error.what}", self._secrets))
             return None
 
-    async def _retry_later(self, action: lifecycle.ScheduleRetry) -> None:
+    async def _retry_later(self, action: actions.ScheduleRetry) -> None:
         await self.world.clock.sleep(action.delay_s)
-        self.post(lifecycle.BackoffElapsed(self.number))
+        self.post(events.BackoffElapsed(self.number))
 
-    def _begin_end(self, action: lifecycle.End) -> None:
+    def _begin_end(self, action: actions.End) -> None:
         if self._ending is not None:
             self._ending.cancel()
         self.kept = False
@@ -524,11 +523,11 @@ class Attempt:
         for task in tuple(self._work):
             task.cancel()
 
-    async def _end(self, action: lifecycle.End) -> None:
+    async def _end(self, action: actions.End) -> None:
         await self._prepare_end(action)
         stuck = await self._take_down(self._running, action) if self._running else None
         if stuck:
-            self.post(lifecycle.Stuck(self.number, stuck))
+            self.post(events.Stuck(self.number, stuck))
             return
         if action.clean:
             await self._clean()
@@ -536,9 +535,9 @@ class Attempt:
         if self._give_back is not None:
             self._give_back()
             self._give_back = None
-        self.post(lifecycle.Vacated(self.number))
+        self.post(events.Vacated(self.number))
 
-    async def _prepare_end(self, action: lifecycle.End) -> None:
+    async def _prepare_end(self, action: actions.End) -> None:
         """It is not to be taken over any more; and whoever starts on its GPUs does not measure what is about to go."""
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.world.records.remove, self.run.name)
@@ -550,7 +549,7 @@ class Attempt:
         removed = await asyncio.to_thread(self._leftovers.clean)
         self.note(f"cleaned before the next attempt: {', '.join(removed) or 'nothing was left behind'}")
 
-    async def _take_down(self, running: _Running, action: lifecycle.End) -> Failure | None:
+    async def _take_down(self, running: _Running, action: actions.End) -> Failure | None:
         """What could not be ended, normally nothing. A container ends first: its client only shows it."""
         tree, container = running.tree, running.launch.container
         if action.drain_s is not None and tree.exit_status is None:

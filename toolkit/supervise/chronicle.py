@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolkit.supervise import lifecycle, stage_parts, telemetry
+from toolkit.supervise import stage_parts, telemetry
 from toolkit.supervise.journal import Journal
-from toolkit.supervise.lifecycle import Action, Compiled, Drifted, Event, Instance, Log, Moved, Refused, State
+from toolkit.supervise.lifecycle import STARTING, Action, Event, Instance, State, events
+from toolkit.supervise.lifecycle.actions import Compiled, Drifted, Log, Moved, Refused
 from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.telemetry import Telemetry
 from toolkit.warm.compiles import Compile
@@ -25,10 +26,10 @@ class Chronicle:
 
     def happened(self, event: Event, after: Instance) -> None:
         """An event was taken; ``after`` is what is true now."""
-        if isinstance(event, lifecycle.Spawned):
+        if isinstance(event, events.Spawned):
             facts = {"pid": event.pid, "log_start_bytes": event.log_start_bytes}
             self.journal.tell("spawned", after.name, event.attempt, **facts)
-        elif isinstance(event, (lifecycle.Loaded, lifecycle.Proven)):
+        elif isinstance(event, (events.Loaded, events.Proven)):
             self._parts(after)
 
     def _parts(self, instance: Instance) -> None:
@@ -61,7 +62,7 @@ class Chronicle:
 
     def _trace(self, moved: Moved, after: Instance) -> None:
         """A start that came to its end, good or bad, as spans."""
-        failed = moved.target is State.DRAINING and moved.source in lifecycle.STARTING
+        failed = moved.target is State.DRAINING and moved.source in STARTING
         if failed or moved.target is State.SERVING:
             error = moved.reason if failed else None
             self.spans.send(telemetry.of_attempt(after, self.clock.now(), error))

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.supervise.lifecycle import (
-    AT_REST,
-    INIT,
-    PRELOAD,
-    PRIME,
-    SERVING,
-    Begin,
-    Blocked,
-    Failure,
-    Instance,
-    State,
-)
+from toolkit.supervise.lifecycle import AT_REST, INIT, SERVING, STARTING, Failure, Instance, State
+from toolkit.supervise.lifecycle.events import Begin, Blocked
 
-_STARTING = (INIT, PRELOAD, PRIME, State.DRAINING)  # device memory is in flux
+_IN_FLUX = (*STARTING, State.DRAINING)  # what it holds of device memory changes
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ def _obstacles(gate: Gate, gates: Sequence[Gate], instances: Instances) -> Itera
 def _holds_back(other: Gate, gate: Gate, instance: Instance) -> bool:
     """True while a sharer of a device is starting, or comes first and is neither up nor given up."""
     waits_itself = instance.state is INIT and not instance.begun
-    if instance.state in _STARTING and not waits_itself:
+    if instance.state in _IN_FLUX and not waits_itself:
         return True
     return other.wave < gate.wave and not _is_up(instance) and instance.state not in AT_REST
 

@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from toolkit.supervise import placement, stage_parts
 from toolkit.supervise.gates import Instances
-from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Compiled, Drifted, Instance, Moved, Refused, State
+from toolkit.supervise.lifecycle import ILLEGAL_ARROWS, Instance, State
+from toolkit.supervise.lifecycle.actions import Compiled, Drifted, Moved, Refused
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

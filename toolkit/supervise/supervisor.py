@@ -28,7 +28,6 @@ from toolkit.supervise import (
     document,
     failures,
     gates,
-    lifecycle,
     not_ready,
     ports,
     process,
@@ -44,7 +43,7 @@ from toolkit.supervise.gpu_turn import FreeMemory, GpuStarts
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import Guard
 from toolkit.supervise.journal import Journal
-from toolkit.supervise.lifecycle import Event, Instance, State
+from toolkit.supervise.lifecycle import AT_REST, Event, Instance, State, events, step
 from toolkit.supervise.look import GpuUse
 from toolkit.supervise.metrics import Metrics
 from toolkit.supervise.records import Record
@@ -195,7 +194,7 @@ class Supervisor:
             attempt = Adoption(self._roster.runs[name], record.attempt, self._world, post, told, record=record)
             self._attempts[name] = attempt
             attempt.begin()
-            self._inbox.append((name, lifecycle.Begin(record.attempt)))
+            self._inbox.append((name, events.Begin(record.attempt)))
 
     def _start_guards(self, cookie: str, groups: Groups | None) -> None:
         self._guard = Guard(cookie, groups)
@@ -308,7 +307,7 @@ class Supervisor:
         again, self._stopping = self._stopping, True
         if again:
             for name, instance in self._instances.items():
-                self._inbox.append((name, lifecycle.StopRequested(instance.attempt, force=True)))
+                self._inbox.append((name, events.StopRequested(instance.attempt, force=True)))
         self._settle()
 
     @property
@@ -318,11 +317,11 @@ class Supervisor:
 
     def stop(self, name: str) -> None:
         """Stops one service. Raises: ToolkitError when there is none of this name."""
-        self._post(name, lifecycle.StopRequested(self._named(name).attempt))
+        self._post(name, events.StopRequested(self._named(name).attempt))
 
     def restart(self, name: str) -> None:
         """Begins a new attempt of one service. Raises: ToolkitError when there is none of this name."""
-        self._post(name, lifecycle.RestartRequested(self._named(name).attempt))
+        self._post(name, events.RestartRequested(self._named(name).attempt))
 
     async def reload(self, config: Path) -> dict[str, Any]:
         """What was different in this file, as JSON; what is different has begun to be restarted, and nothing else.
@@ -365,7 +364,7 @@ class Supervisor:
         for run in services:
             self._want(run.name, anew=run.name in (*found.added, *found.changed, *found.started))
         for name in found.removed:
-            self._inbox.append((name, lifecycle.StopRequested(self._instances[name].attempt)))
+            self._inbox.append((name, events.StopRequested(self._instances[name].attempt)))
         self._settle()
         return found
 
@@ -380,7 +379,7 @@ class Supervisor:
             return
         if before.state is State.INIT and not before.begun:
             self._attempts[name] = self._attempt(name, before.attempt)
-        self._inbox.append((name, lifecycle.RestartRequested(before.attempt)))
+        self._inbox.append((name, events.RestartRequested(before.attempt)))
 
     def _instance(self, run: ServiceRun) -> Instance:
         return Instance(run.name, run.policy(), since_s=self._clock.now())
@@ -393,7 +392,7 @@ class Supervisor:
 
     def _let_go(self) -> None:
         """What was removed and has ended is forgotten."""
-        ended = {name for name in self._roster.leaving if self._instances[name].state in lifecycle.AT_REST}
+        ended = {name for name in self._roster.leaving if self._instances[name].state in AT_REST}
         for name in ended:
             del self._instances[name], self._attempts[name], self._logs[name]
             self._metrics.forget(name)
@@ -426,7 +425,7 @@ class Supervisor:
 
     def resting(self) -> set[str]:
         """Services of which nothing runs, and nothing will unless somebody asks for it."""
-        return {name for name, each in self._instances.items() if each.state in lifecycle.AT_REST} | self._roster.gone
+        return {name for name, each in self._instances.items() if each.state in AT_REST} | self._roster.gone
 
     def readiness(self) -> dict[str, Any]:
         """The answer of ``/readyz``: ``ready``, and each service's ``ready`` and ``state``."""
@@ -486,7 +485,7 @@ class Supervisor:
     def _decide(self) -> bool:
         if self._stopping:
             stops = gates.next_stops(self._roster.gates, self._instances)
-            self._inbox.extend((name, lifecycle.StopRequested(self._instances[name].attempt)) for name in stops)
+            self._inbox.extend((name, events.StopRequested(self._instances[name].attempt)) for name in stops)
         elif (start := gates.next_start(self._roster.gates, self._instances)) is not None:
             self._inbox.append(start)
         return bool(self._inbox)
@@ -495,7 +494,7 @@ class Supervisor:
         if name not in self._instances:
             return  # a last word of what was removed
         before = self._instances[name]
-        after, actions = lifecycle.step(before, event, self._clock.now())
+        after, actions = step(before, event, self._clock.now())
         self._instances[name] = after
         if after is not before:
             self._chronicle.happened(event, after)

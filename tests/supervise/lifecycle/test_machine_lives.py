@@ -8,34 +8,38 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.supervise.test_lifecycle import EVENTS
+from tests.supervise.lifecycle.lives import EVENTS
 from toolkit.supervise.lifecycle import (
     AT_REST,
     ILLEGAL_ARROWS,
     LEGAL_ARROWS,
     STAGES,
     Action,
-    End,
     Event,
-    ExtendWindow,
-    Failed,
     Failure,
     Instance,
-    Moved,
     Policy,
+    State,
+    step,
+)
+from toolkit.supervise.lifecycle.actions import (
+    End,
+    ExtendWindow,
+    Moved,
     Prime,
     Refused,
     Register,
     Reserve,
     ScheduleRetry,
     Spawn,
-    Stalled,
-    State,
     WaitLoaded,
     Watch,
-    step,
 )
-from toolkit.supervise.lifecycle import Vacated as VacatedEvent
+from toolkit.supervise.lifecycle.events import (
+    Failed,
+    Stalled,
+    Vacated,
+)
 
 # Who moves an instance on: the work that was begun, which always answers. What has not begun waits for its gates, what
 # rests for a person.
@@ -106,7 +110,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def the_tree_is_gone(self) -> None:
-        before, actions = self.happen(VacatedEvent(self.instance.attempt))
+        before, actions = self.happen(Vacated(self.instance.attempt))
         if before.state is State.DRAINING:
             assert self.instance.state in (State.INIT, State.BACKOFF, *AT_REST)
             retries = [action for action in actions if isinstance(action, ScheduleRetry)]
@@ -152,7 +156,7 @@ class Lives(RuleBasedStateMachine):
         after, actions = step(self.instance, stop, self.now_s)
         if after.state is State.DRAINING:
             assert self.instance.state is State.DRAINING or isinstance(actions[-1], End)
-            after, _ = step(after, VacatedEvent(after.attempt), self.now_s)
+            after, _ = step(after, Vacated(after.attempt), self.now_s)
         assert after.state in AT_REST
 
 
