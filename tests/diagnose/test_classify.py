@@ -156,3 +156,38 @@ def test_symbols_are_told_in_words_with_their_direction() -> None:
     assert "c10::Error::Error" in found.summary
     assert "old C++ ABI" in found.summary
     assert found.rule == "abi-torch-mismatch"
+
+
+@pytest.mark.parametrize(
+    ("line", "told", "verdict"),
+    [
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "illegal memory access", "retry"),
+        ("[rank1]: RuntimeError: CUDA error: misaligned address", "kernel of rank 1 failed (misaligned", "retry"),
+        ("k.cu:7: f: block: [0,0,0], thread: [1,0,0] Assertion `i < n` failed.", "(i < n)", "stop"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "uncorrectable ECC error", "stop"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "0000:3b:00 has fallen off the bus", "stop"),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 31, pid=4, name=python3, MMU Fault",
+            "work of python3 on GPU 0000:3b:00",
+            "retry",
+        ),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=4, MMU Fault", "(Xid 31: an access to memory", "retry"),
+        ("NVRM: Xid (PCI:0000:3b:00): 95, Uncontained: FBHUB", "Xid 95: a memory error that was not", "stop"),
+    ],
+)
+def test_what_happened_to_a_kernel_or_a_gpu_is_named(line: str, told: str, verdict: str) -> None:
+    found = classify([f"{line}\n"])
+    assert told in found.summary
+    assert (found.verdict, found.root_line) == (verdict, 1)
+
+
+def test_a_gpu_that_failed_explains_what_its_kernels_said_before() -> None:
+    found = classify(["RuntimeError: CUDA error: unspecified launch failure\n", "NVRM: Xid (PCI:0000:3b:00): 95, x\n"])
+    assert (found.kind, found.verdict, found.root_line) == ("device_busy", "stop", 2)
+    assert "Xid (PCI:0000:3b:00): 95" in found.summary
+
+
+def test_a_failed_check_of_a_kernel_repeats_at_a_start_and_need_not_while_it_serves() -> None:
+    line = "RuntimeError: CUDA error: device-side assert triggered\n"
+    assert classify([line]).verdict == "stop"
+    assert classify(["INFO:     Application startup complete.\n", line]).verdict == "retry"

@@ -59,6 +59,7 @@ class Pattern(Rule):
     refine: str | None = None
     source: str = ""
     examples: tuple[str, ...] = ()
+    served: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def _pattern(order: int, entry: Mapping[str, Any], defaults: Mapping[str, Any]) 
         entry["cause"], entry["fix"], entry.get("rule", defaults.get("rule")), entry.get("near", {}),
         frozenset(entry.get("explains", ())), entry.get("veto", False), entry.get("teardown", False),
         entry.get("phase"), re.compile(entry["seek"], re.IGNORECASE) if "seek" in entry else None,
-        entry.get("refine"), entry["source"], tuple(entry["examples"]),
+        entry.get("refine"), entry["source"], tuple(entry["examples"]), entry.get("served"),
     )  # fmt: skip
 
 

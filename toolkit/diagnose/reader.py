@@ -236,6 +236,8 @@ class Reader:
         finding = self._finding(pattern, line, found)
         if finding is None:
             return False
+        if pattern.served and self.state.ready is not None:
+            finding = replace(finding, verdict=pattern.served)
         self.state.findings[pattern.name, strength] = replace(finding, strength=strength)
         if pattern.seek:
             self._sought = (pattern, strength)

@@ -20,10 +20,26 @@ _UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": _GIB}
 _NEIGHBOUR_SHARE = 0.05
 _OWN_EXTRA_BYTES = 2.5 * _GIB
 
+_FIND_KERNEL = "find the kernel with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, or try another back end or release"
 _LIBRARIES = {
     "cublaslt": "libcublasLt", "cublas": "libcublas", "cupti": "libcupti", "cusparse": "libcusparse",
     "cusolver": "libcusolver", "cufft": "libcufft", "curand": "libcurand", "nvrtc": "libnvrtc",
     "__nvjitlink": "libnvJitLink", "nvjitlink": "libnvJitLink", "nvtx": "libnvToolsExt",
+}  # fmt: skip
+
+# What the driver's numbers mean for who used the GPU (docs.nvidia.com/deploy/xid-errors): start the program again, or
+# reset the GPU first. Others tell of nothing that ended a program by itself (45: what others left is torn down).
+_PROGRAMS_XIDS = {
+    "13": "an exception in a kernel", "31": "an access to memory that is not mapped", "32": "a corrupt push buffer",
+    "43": "work that was stopped for an error of the program", "69": "an exception of the compute engine",
+    "94": "a memory error that was contained to this program",
+}  # fmt: skip
+_GPUS_XIDS = {
+    "48": "a double bit error of its memory", "61": "its firmware halted", "62": "its firmware halted",
+    "64": "a faulty row of its memory that cannot be remapped", "74": "a fault of NVLink", "79": "it fell off the bus",
+    "95": "a memory error that was not contained", "109": "a context switch that did not end",
+    "119": "its system processor (GSP) does not answer", "120": "a fault of its system processor (GSP)",
+    "140": "a memory error that was not recovered from", "143": "it cannot be initialised",
 }  # fmt: skip
 
 
@@ -195,10 +211,25 @@ def dead_rank(captures: Mapping[str, str | None], scene: Scene) -> Refined:
     return Refined(captures={"rank_name": name or None})
 
 
+def xid(captures: Mapping[str, str | None], scene: Scene) -> Refined:
+    """Whether the program failed or the GPU, by the number that the driver gives; nothing for all other numbers."""
+    number = captures.get("xid") or ""
+    if number in _GPUS_XIDS:
+        return Refined(captures={"meaning": _GPUS_XIDS[number]})
+    if number not in _PROGRAMS_XIDS:
+        return Refined(kind="")
+    cause = "The driver ended the work of {program|a process} on GPU {pci} (Xid {xid}: {meaning}); its context is gone."
+    fix = "Start it again, for a process cannot recover from it. Where it comes again, {then}."
+    then = "look at nvidia-smi -q -d ECC,ROW_REMAPPER and have the GPU looked at" if number == "94" else _FIND_KERNEL
+    told = {"meaning": _PROGRAMS_XIDS[number], "then": then}
+    return Refined(told, "context_destroyed", "retry", captures.get("program"), cause, fix)
+
+
 REFINEMENTS: Mapping[str, Refine] = {
     "torch_oom": torch_oom, "neighbour": neighbour, "engine_device": engine_device, "cuda_library": cuda_library,
     "missing_library": missing_library, "affinity_culprit": affinity_culprit, "pickle": pickle, "port": port,
     "shm_region": shm_region, "probe": probe, "dead_rank": dead_rank, "kv_option": kv_option,
+    "xid": xid,
 }  # fmt: skip
 
 
