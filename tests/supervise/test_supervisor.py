@@ -376,15 +376,14 @@ async def test_a_cancelled_run_leaves_nothing(state_dir: Path) -> None:
     await until(lambda: carriers("cancelled") == [])
 
 
-async def test_a_reservation_is_held_from_init_until_the_tree_is_gone(state_dir: Path) -> None:
-    told: list[str] = []
-
-    def reserve(run: Any) -> Callable[[], None]:
-        told.append(f"reserved {len(carriers('held'))}")
-        return lambda: told.append(f"given back {len(carriers('held'))}")
-
-    await supervise(state_dir, tiny("held", "setsid-grandchild"), reserve=reserve).run("ready", 30.0)
-    assert told == ["reserved 0", "given back 0"]
+async def test_every_attempt_has_its_reservation_before_its_process(running: Start) -> None:
+    carried: list[int] = []
+    supervisor = await running(tiny("held"), reserve=lambda run: carried.append(len(carriers(run.name))))
+    await supervisor.wait_ready(30.0)
+    supervisor.restart("held")
+    await until(lambda: supervisor._instances["held"].attempt == 2)
+    await supervisor.wait_ready(30.0)
+    assert carried == [0, 0]
 
 
 async def test_the_start_lock_of_a_gpu_is_held_until_it_serves(state_dir: Path) -> None:
@@ -420,7 +419,7 @@ async def test_a_failed_start_lets_the_gpu_go(state_dir: Path) -> None:
 
 
 async def test_a_refused_reservation_is_told(state_dir: Path) -> None:
-    def reserve(run: Any) -> Callable[[], None]:
+    def reserve(run: Any) -> None:
         raise ToolkitError("GPU-a is held by 'other'", hint="Stop it.", code="reserved")
 
     with pytest.raises(ToolkitError, match="'a' failed: GPU-a is held by 'other'") as caught:

@@ -44,7 +44,7 @@ class Adoption(Attempt):
 
     async def _reserve(self, _: actions.Reserve) -> None:
         """What it was granted is held on; its port and its memory are its own already."""
-        self._give_back = await asyncio.to_thread(self.world.reserve, self.run)
+        await asyncio.to_thread(self.world.reserve, self.run)
         self.post(events.Reserved(self.number))
 
     async def _spawn(self, _: actions.Spawn) -> None:

@@ -58,7 +58,7 @@ _GPU_LOOK_S = 2.0  # without progress, the driver is asked too
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
 Diagnose = Callable[[Outcome], Failure]
-Reserve = Callable[[ServiceRun], Callable[[], None]]
+Reserve = Callable[[ServiceRun], object]
 Keep = Callable[[ServiceRun, Identity], None]
 
 
@@ -123,7 +123,6 @@ class Attempt:
     activity: warm.Progress | None = None
     kept: bool = False
     _running: _Running | None = None
-    _give_back: Callable[[], None] | None = None
     _work: set[asyncio.Task[None]] = field(default_factory=set)
     _ending: asyncio.Task[None] | None = None
     _guard: asyncio.Task[None] | None = None
@@ -209,7 +208,7 @@ class Attempt:
         except ToolkitError as error:  # later it may be a neighbour that is about to end
             self._fail(failures.from_error(error, self._if_taken()))
             return
-        self._give_back = await asyncio.to_thread(self.world.reserve, self.run)
+        await asyncio.to_thread(self.world.reserve, self.run)
         if missing := await self._turn.missing_memory():
             self._fail(Failure(missing, self._if_taken(), "gpu_memory", advice="See 'coexist host' for who holds it."))
             return
@@ -532,9 +531,6 @@ class Attempt:
         if action.clean:
             await self._clean()
         await self._turn.release()
-        if self._give_back is not None:
-            self._give_back()
-            self._give_back = None
         self.post(events.Vacated(self.number))
 
     async def _prepare_end(self, action: actions.End) -> None:

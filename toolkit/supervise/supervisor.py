@@ -65,12 +65,13 @@ class Supervisor:
     """Runs the services of one deployment. One event loop, one thread; ``run`` is all that most callers need.
 
     ``control_port`` None or 0: a free port, to be found in ``address``. ``diagnose(outcome)`` judges a failure, in
-    a thread. ``reserve(run)`` holds what an attempt needs and returns how it is given back. ``gpu_starts(uuids)`` is
-    held from INIT to SERVING; in it, ``free_memory(run)`` says how free memory differs from what was reserved.
-    ``gpu_use()`` is who uses the devices. ``reserve`` and ``free_memory`` run in threads. ``on_change`` is called
-    after every change, with the supervisor. ``on_death``: whether services that serve are to outlive it when it is
-    killed; then ``keep(run, process)`` is told, in a thread, which process has what was reserved. ``reload(self,
-    file)`` makes of a file what ``apply`` takes, calls that, and returns what was different.
+    a thread. ``reserve(run)`` takes hold of what an attempt needs; nothing is given back between attempts, and whoever
+    does so at rest sees that in ``on_change``. ``gpu_starts(uuids)`` is held from INIT to SERVING; in it,
+    ``free_memory(run)`` says how free memory differs from what was reserved. ``gpu_use()`` is who uses the devices.
+    ``reserve`` and ``free_memory`` run in threads. ``on_change`` is called after every change, with the supervisor.
+    ``on_death``: whether services that serve are to outlive it when it is killed; then ``keep(run, process)`` is told,
+    in a thread, which process has what was reserved. ``reload(self, file)`` makes of a file what ``apply`` takes,
+    calls that, and returns what was different.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Supervisor:
         clock: warm.Clock | None = None,
         jitter: Callable[[], float] = random.random,
         diagnose: Diagnose = failures.plain,
-        reserve: Reserve = lambda _: lambda: None,
+        reserve: Reserve = lambda _: None,
         gpu_starts: GpuStarts = one_start_per_gpu,
         free_memory: FreeMemory = lambda _: None,
         gpu_use: GpuUse = devices.read,

@@ -52,7 +52,7 @@ class Watch(Action):
 class End(Action):
     """Take the attempt down; answer Vacated or Stuck.
 
-    Drain for ``drain_s``, TERM and wait ``grace_s`` (None: skip that step), KILL what is left, give back what it held.
+    Drain for ``drain_s``, TERM and wait ``grace_s`` (None: skip that step), KILL what is left.
     ``clean``: then remove what it left behind that would make the next attempt fail.
     """
 

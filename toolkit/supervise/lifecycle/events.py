@@ -105,7 +105,7 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Vacated(Event):
-    """Nothing of the attempt's tree is left and its reservation is given back."""
+    """Nothing of the attempt's tree is left."""
 
 
 @dataclass(frozen=True)
