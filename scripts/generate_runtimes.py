@@ -9,11 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import pages  # noqa: E402
+
 from toolkit import runtimes  # noqa: E402
 from toolkit.runtimes.base import Traits  # noqa: E402
 
 PAGE = ROOT / "docs" / "runtimes.md"
-BEGIN, END = "<!-- generated: scripts/generate_runtimes.py -->\n", "<!-- end of the generated part -->\n"
+SCRIPT = Path(__file__).name
 COLUMNS = ("says that it is loaded", "warm-up", "memory", "affinity", "drains", "answers before READY")
 # Options, paths, variables and names with underscores are code.
 WORDS = (r"--[\w-]+", r"/[a-z]\w*(?:/\w+)*", r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:=\w+)?", r"\w+(?:_\w+)+(?:\.\w+)?")
@@ -22,15 +24,7 @@ CODE = re.compile(rf"(?<![\w`/.'-])({'|'.join(WORDS)})")
 
 def main(argv: list[str]) -> int:
     """0 when the page is current, or was made so."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    text = before + BEGIN + generated() + END + rest.partition(END)[2]
-    if "--check" in argv:
-        print("current" if text == page else f"{PAGE} is not current: run scripts/generate_runtimes.py")
-        return 0 if text == page else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{'kept' if text == page else 'wrote'} {PAGE}")
-    return 0
+    return pages.settle(PAGE, SCRIPT, pages.with_part(PAGE, SCRIPT, generated()), check="--check" in argv)
 
 
 def generated() -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import pages  # noqa: E402
+
 from toolkit.build.trtllm_checkpoint import read  # noqa: E402
 from toolkit.build.trtllm_options import Asked, Chosen, choose  # noqa: E402
 from toolkit.build.trtllm_versions import build_release, known_releases  # noqa: E402
@@ -19,21 +21,13 @@ from toolkit.config import load  # noqa: E402
 from toolkit.facts.options import build_tables  # noqa: E402
 
 PAGE = ROOT / "docs" / "tensorrt-llm.md"
-BEGIN, END = "<!-- generated: scripts/generate_trtllm_flags.py -->\n", "<!-- end of the generated part -->\n"
+SCRIPT = Path(__file__).name
 CHECKPOINT = {"architecture": "LlamaForCausalLM", "dtype": "bfloat16", "num_attention_heads": 32, "mapping": {}}
 
 
 def main(argv: list[str]) -> int:
     """0 when the page is current, or was made so."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    text = before + BEGIN + generated() + END + rest.partition(END)[2]
-    if "--check" in argv:
-        print("current" if text == page else f"{PAGE} is not current: run scripts/generate_trtllm_flags.py")
-        return 0 if text == page else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{'kept' if text == page else 'wrote'} {PAGE}")
-    return 0
+    return pages.settle(PAGE, SCRIPT, pages.with_part(PAGE, SCRIPT, generated()), check="--check" in argv)
 
 
 def generated() -> str:
