@@ -4,9 +4,12 @@
 # make models       the two small models under models/
 # make lock         the versions of today as requirements/lock-py*.txt, for the Python of .venv
 # make clean        removes what the above made, the models apart
+# JOBS=…            how many tests run at once: as many as there are CPUs, four at most
 # PYTHON=…          which interpreter .venv is made with (3.10 or newer)
 .PHONY: help quickstart test test-fast models lint lock clean
 BIN := .venv/bin
+JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 export PYTHON
 
 help:
@@ -19,10 +22,10 @@ quickstart:
 	@$(BIN)/coexist up configs/quickstart.yaml $(ARGS)
 
 test: lint models
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 test-fast: lint
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 lint:
 	@scripts/setup.sh dev

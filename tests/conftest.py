@@ -1,10 +1,34 @@
 from __future__ import annotations
 
+import gc
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 
+import hypothesis
 import pytest
+
+# Where no bytecode may be written, each process of these tests would compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# The same cases in each run; new ones are looked for with --hypothesis-profile=explore.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("explore", derandomize=False)
+hypothesis.settings.load_profile("same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What loads models comes last: each child that is forked by a process which has costs it ten milliseconds more."""
+    items.sort(key=lambda item: item.path.parent.name == "serve")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays; the collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

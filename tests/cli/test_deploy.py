@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 RECORDS = Path(__file__).resolve().parents[1] / "host" / "records"
 SERVER = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
 
@@ -16,7 +18,7 @@ def deployment(tmp_path):
     """Writes a deployment of 'command' services; keyword arguments change the one named 'web'."""
 
     def write(services: dict | None = None, **web) -> Path:
-        base = {"runtime": "command", "argv": SERVER, "ready": {"path": "/"}, **web}
+        base = {"runtime": "command", "argv": SERVER, "ready": {"path": "/"}, "port": free_port(), **web}
         file = tmp_path / "deploy.yaml"
         file.write_text(json.dumps({"version": 1, "name": "demo", "services": services or {"web": base}}))
         return file
@@ -107,7 +109,7 @@ def test_up_exits_when_ready_with_the_status_of_that_moment(coexist, deployment)
 
 def test_not_ready_in_time_is_exit_code_4_with_what_is_missing(coexist, deployment):
     silent = deployment(argv=[sys.executable, "-c", "import time; time.sleep(60)"])
-    answer = coexist("up", silent, "--exit-when-ready", "--timeout", "5s", "--json")
+    answer = coexist("up", silent, "--exit-when-ready", "--timeout", "3s", "--json")
     assert answer.code == 4
     assert "web" in answer.error["what"]
 
@@ -155,8 +157,14 @@ def test_a_plan_says_that_up_would_miss_the_program(coexist, deployment):
     assert not [note for note in service["notes"] if "can't be started" in note]
 
 
+def test_a_port_that_is_left_out_is_picked_and_told_to_the_program(coexist, deployment):
+    (service,) = coexist("plan", deployment(port=None), "--json").document["services"]
+    assert service["port"] > 8000
+    assert str(service["port"]) in service["argv"]
+
+
 def test_a_program_that_cannot_learn_its_port_is_pointed_out(coexist, deployment):
-    (service,) = coexist("plan", deployment(argv=["server", "8105"]), "--json").document["services"]
+    (service,) = coexist("plan", deployment(argv=["server", "8105"], port=None), "--json").document["services"]
     assert any("{port}" in note for note in service["notes"])
     (service,) = coexist("plan", deployment(), "--json").document["services"]
     assert not any("{port}" in note for note in service["notes"])

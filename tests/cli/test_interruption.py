@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.deployments import until
+from tests.ports import free_port
+from toolkit.supervise.state import StateFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
@@ -41,7 +43,7 @@ def program(tmp_path):
 @pytest.fixture
 def deployment(tmp_path):
     def write(argv: list[str]) -> Path:
-        web = {"runtime": "command", "argv": argv, "ready": {"path": "/"}}
+        web = {"runtime": "command", "argv": argv, "ready": {"path": "/"}, "port": free_port()}
         file = tmp_path / "deploy.yaml"
         file.write_text(json.dumps({"version": 1, "name": "demo", "services": {"web": web}}))
         return file
@@ -102,8 +104,7 @@ def test_stopping_the_only_service_before_readiness_ends_up(program, deployment)
 def test_interrupting_a_detached_start_stops_what_it_started(program, deployment, tmp_path):
     up = program("up", deployment(SILENT), "--detach", "--json")
     events = tmp_path / "home" / "state" / "demo" / "events.jsonl"
-    while not (events.exists() and "PRELOAD" in events.read_text()):
-        assert up.poll() is None
+    until(lambda: events.exists() and "PRELOAD" in events.read_text())
     up.send_signal(signal.SIGINT)
     assert json.loads(up.communicate()[0])["error"]["code"] == "interrupted"
     assert up.returncode == 130
@@ -161,7 +162,7 @@ def test_a_lost_terminal_does_not_keep_up_from_its_work(program, deployment):
     assert up.returncode == 0
 
 
-def test_a_terminal_that_nobody_reads_halts_no_supervision(program, deployment):
+def test_a_terminal_that_nobody_reads_halts_no_supervision(program, deployment, tmp_path):
     reader, full = os.pipe()
     os.set_blocking(full, False)
     with contextlib.suppress(BlockingIOError):
@@ -170,9 +171,10 @@ def test_a_terminal_that_nobody_reads_halts_no_supervision(program, deployment):
     os.set_blocking(full, True)
     up = program("up", deployment(SERVER), stdout=full, stderr=full)
     os.close(full)
-    until(lambda: program("status", "--exit-code").wait() == 0)
+    state = StateFolder(tmp_path / "home" / "state" / "demo")
+    until(lambda: (status := state.status()) and status["ready"])
     assert program("restart", "web").wait() == 0
-    until(lambda: '"attempt": 2' in program("status", "--json").communicate()[0])
+    until(lambda: state.status()["services"][0]["attempt"] == 2)
     assert program("down").wait() == 0
     with os.fdopen(reader, "rb") as read:
         assert b"ready. Try:" in read.read(), "told late is not lost"

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from tests.ports import free_ports
+from tests.ports import free_port
 
 
 @pytest.fixture
 def running(coexist, tmp_path):
     """A detached deployment of one tiny server; it is down again after the test."""
     argv = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1"]
-    web = {"runtime": "command", "argv": argv, "ready": {"path": "/"}}
+    web = {"runtime": "command", "argv": argv, "ready": {"path": "/"}, "port": free_port()}
     file = tmp_path / "deploy.yaml"
     file.write_text(json.dumps({"version": 1, "name": "demo", "services": {"web": web}}))
     started = coexist("up", file, "--detach", "--json")
@@ -49,7 +49,7 @@ def test_the_exit_code_of_status_says_whether_all_is_ready(coexist, running):
 def test_of_several_deployments_status_shows_a_line_each_and_all_else_asks_for_a_name(coexist, running, tmp_path):
     file = tmp_path / "deploy.yaml"
     other = {**json.loads(file.read_text()), "name": "other"}
-    other["services"]["web"]["port"] = free_ports(1)[0]
+    other["services"]["web"]["port"] = free_port()
     file.write_text(json.dumps(other))
     up = coexist("up", file, "--detach")
     assert up.code == 0, up.err

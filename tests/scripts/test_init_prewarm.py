@@ -68,6 +68,9 @@ class How:
 class Handler(openai_server.Handler):
     server: Server
 
+    def log_message(self, *_: object) -> None:
+        """Quiet: what matters is in the record."""
+
     def do_GET(self) -> None:
         how = self.server.how
         if self.path == "/health":

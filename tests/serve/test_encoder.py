@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
-from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from tests.serve.small_models import BERT, bert_tensors, write_bert
 from toolkit.errors import ToolkitError
@@ -317,5 +316,7 @@ def test_batches_of_any_lengths_are_the_same_on_every_path(
 
 @pytest.mark.parametrize("distance", [-200, -128, -40, -17, -8, -7, -1, 0, 1, 7, 8, 9, 31, 64, 127, 128, 300])
 def test_position_buckets_are_mpnet_s(distance: int) -> None:
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder  # noqa: PLC0415 - 100 MB that few tests need
+
     value = torch.tensor([distance])
     assert bias_bucket(value, 32).item() == MPNetEncoder.relative_position_bucket(value).item()
