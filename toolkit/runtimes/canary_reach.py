@@ -11,7 +11,7 @@ from toolkit.config.models import Recipe, Service
 from toolkit.runtimes import sglang, transformers, vllm
 from toolkit.runtimes.generation_canary import written
 from toolkit.runtimes.generative import DEFAULT_NUM_TOKENS, Sizes, dtype_of
-from toolkit.runtimes.program_options import value_of
+from toolkit.runtimes.program_options import count_of, value_of
 from toolkit.runtimes.trtllm_guards import CHUNKED_PREFILL, asked_features
 
 GENERATIVE = ("trtllm", "triton", "vllm", "sglang", "transformers")
@@ -89,8 +89,8 @@ def _sizes(service: Service, served: Served) -> Sizes:
 
 def _number(options: Mapping[str, Any], name: str) -> int | None:
     """A whole number that the options set, however deep they are nested."""
-    found = value_of(options, name)
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 1:
+    found = count_of(options, name)
+    if found is not None:
         return found
     nested = (_number(value, name) for value in options.values() if isinstance(value, Mapping))
     return next((number for number in nested if number is not None), None)

@@ -55,9 +55,32 @@ def check(name: str, service: Service) -> None:
     devices.check(name, service)
 
 
-def model_name(context: Context) -> str:
-    """The name under which the model is served: its folder's."""
-    return context.model_dir.name if context.model_dir is not None else context.name
+def check_attention(name: str, service: Service, program: str, known: Iterable[str]) -> None:
+    """Raises ToolkitError when the service asks for an attention that the program does not have."""
+    choices = ["auto", *known]
+    if service.attention not in choices:
+        raise ToolkitError(
+            f"{program} has no attention '{service.attention}'",
+            f"services.{name}.attention",
+            f"Write {', '.join(choices[:-1])} or {choices[-1]}, or name one of {program}'s own as option "
+            "'attention-backend'.",
+            code="unsupported",
+        )
+
+
+def check_one_attention(context: Context, *options: str) -> None:
+    """Raises ToolkitError when the service asks for an attention, and one of these options for another."""
+    value_of, service = program_options.value_of, context.service
+    option = next((each for each in options if value_of(service.options, each) is not None), None)
+    if service.attention != "auto" and option is not None:
+        what = f"'attention' and the option '{option}' name an attention each"
+        raise ToolkitError(what, f"services.{context.name}.attention", "Keep one of them.", code="option_owned")
+
+
+def served_name(context: Context) -> str:
+    """The name under which the model is served: as its option says, else its folder's."""
+    told = program_options.value_of(context.service.options, "served-model-name")
+    return str(told or (context.name if context.model_dir is None else context.model_dir.name))
 
 
 def probes(
@@ -234,6 +257,30 @@ class Sizes:
     dtype: str | None = None
     kv_dtype_bytes: int | None = None
     graph_pool_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class SizeOptions:
+    """What a program calls its longest request, the tokens of a step, requests that run together, and a KV block."""
+
+    seq_len: str
+    num_tokens: str
+    batch_size: str
+    block: str
+
+
+def sizes(options: Mapping[str, Any], names: SizeOptions, positions: int | None, *, graphs: bool) -> Sizes:
+    """What a program's options say of its sizes; ``graphs``: it captures CUDA graphs."""
+    count = program_options.count_of
+    return Sizes(
+        max_seq_len=count(options, names.seq_len) or positions,
+        max_num_tokens=count(options, names.num_tokens) or DEFAULT_NUM_TOKENS,
+        max_batch_size=count(options, names.batch_size) or DEFAULT_BATCH,
+        tokens_per_block=count(options, names.block),
+        dtype=dtype_of(options),
+        kv_dtype_bytes=kv_dtype_bytes_of(options),
+        graph_pool_bytes=GRAPH_POOL_BYTES if graphs else 0,
+    )
 
 
 def dtype_of(options: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,17 @@ from toolkit.facts.options import Option, OptionTable
 from toolkit.names import suggestion
 from toolkit.runtimes.words import BadValueError, words_of
 
+# Why an option is not a person's to set, and what to write instead, where programs agree.
+ONE_NODE = "coexist runs one instance on one node; start a second service for the next."
+PLAIN_HTTP = "coexist's own requests are plain HTTP without a key; put a gateway in front of it."
+BOUND = "The plan binds the process before it starts."
+NO_FILE = "Write the options themselves: a file could overrule the plan."
+
+
+def service_keys(**options: str) -> dict[str, str]:
+    """For each key of a service the program's option for the same thing: what to write instead, by option."""
+    return {option: f"Write it as the service's '{key}'." for key, option in options.items()}
+
 
 def words(
     service: str, options: Mapping[str, Any], table: OptionTable | None, owned: Mapping[str, str]

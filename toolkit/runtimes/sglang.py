@@ -17,23 +17,19 @@ from toolkit.runtimes.base import Assignment, Context, HttpProbe, Launch, Progra
 NAME = "sglang"
 FILES = ("srt/server_args.py", "srt/arg_groups/*.py", "srt/arg_groups/fields/*.py")
 FRACTION, MAX_TOKENS = "--mem-fraction-static", "--max-total-tokens"
-_ELSEWHERE = "coexist runs one instance on one node; start a second service for the next."
-_PLAIN_HTTP = "coexist's own requests are plain HTTP without a key; put a gateway in front of it."
 _DEVICES = "Write them as 'gpus': the process sees its own only, counted from 0."
 OWNED = {
-    "--model-path": "Write it as the service's 'model'.",
-    "--host": "Write it as the service's 'host'.",
-    "--port": "Write it as the service's 'port'.",
-    "--tp-size": "Write it as the service's 'tp_size'.",
-    "--pp-size": "Write it as the service's 'pp_size'.",
+    **program_options.service_keys(model="--model-path", host="--host", port="--port"),
+    **program_options.service_keys(tp_size="--tp-size", pp_size="--pp-size"),
     FRACTION: "Write 'gpu_memory': the plan turns it into SGLang's fraction.",
     MAX_TOKENS: "Write 'gpu_memory': the plan turns it into SGLang's number of tokens.",
-    "--numa-node": "The plan binds the process before it starts.",
-    "--config": "Write the options themselves: a file could overrule the plan.",
+    "--numa-node": program_options.BOUND,
+    "--config": program_options.NO_FILE,
     **dict.fromkeys(("--base-gpu-id", "--gpu-id-step"), _DEVICES),
-    **dict.fromkeys(("--dp-size", "--nnodes", "--node-rank", "--dist-init-addr"), _ELSEWHERE),
-    **dict.fromkeys(("--api-key", "--ssl-keyfile", "--ssl-certfile"), _PLAIN_HTTP),
+    **dict.fromkeys(("--dp-size", "--nnodes", "--node-rank", "--dist-init-addr"), program_options.ONE_NODE),
+    **dict.fromkeys(("--api-key", "--ssl-keyfile", "--ssl-certfile"), program_options.PLAIN_HTTP),
 }
+SIZE_OPTIONS = generative.SizeOptions("context-length", "chunked-prefill-size", "max-running-requests", "page-size")
 ATTENTION = {"fa3": "fa3", "fa4": "fa4", "sdpa": "torch_native"}
 
 
@@ -60,13 +56,7 @@ class SglangRuntime:
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
         generative.check(name, service)
-        if service.attention in ("fa2", "vanilla"):
-            raise ToolkitError(
-                f"SGLang has no attention '{service.attention}'",
-                f"services.{name}.attention",
-                "Write auto, fa3, fa4 or sdpa, or name one of SGLang's own as option 'attention-backend'.",
-                code="unsupported",
-            )
+        generative.check_attention(name, service, "SGLang", ATTENTION)
 
     def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
         """SGLang in an environment, its options from its own files; ``executable`` is the interpreter."""
@@ -78,7 +68,7 @@ class SglangRuntime:
         Raises: ToolkitError when its release cannot do what is asked.
         """
         program, service = installed.of(context), context.service
-        model = str(program_options.value_of(service.options, "served-model-name") or generative.model_name(context))
+        model = generative.served_name(context)
         length = program_options.count_of(service.options, "context-length") or generative.positions(context.model_dir)
         own_words = program_options.words(context.name, service.options, program.options, OWNED)
         metrics = installed.has(program, "--enable-metrics") is True
@@ -116,17 +106,8 @@ def _adapters(service: Service, model: str) -> tuple[HttpProbe, ...]:
 
 def sizes(service: Service, positions: int | None) -> generative.Sizes:
     """What the service's options say of its sizes; ``positions``: what the model was made for."""
-    options, count = service.options, program_options.count_of
-    eager = program_options.value_of(options, "disable-cuda-graph") is True
-    return generative.Sizes(
-        max_seq_len=count(options, "context-length") or positions,
-        max_num_tokens=count(options, "chunked-prefill-size") or generative.DEFAULT_NUM_TOKENS,
-        max_batch_size=count(options, "max-running-requests") or generative.DEFAULT_BATCH,
-        tokens_per_block=count(options, "page-size"),
-        dtype=generative.dtype_of(options),
-        kv_dtype_bytes=generative.kv_dtype_bytes_of(options),
-        graph_pool_bytes=0 if eager else generative.GRAPH_POOL_BYTES,
-    )
+    eager = program_options.value_of(service.options, "disable-cuda-graph") is True
+    return generative.sizes(service.options, SIZE_OPTIONS, positions, graphs=not eager)
 
 
 def options_of(found: Source) -> Iterator[Option]:
@@ -164,13 +145,11 @@ def _attention(context: Context, program: Program) -> tuple[str, ...]:
     asked = ATTENTION.get(context.service.attention)
     if asked is None:
         return ()
-    where = f"services.{context.name}.attention"
-    if program_options.value_of(context.service.options, "attention-backend") is not None:
-        what = "'attention' and the option 'attention-backend' name an attention each"
-        raise ToolkitError(what, where, "Keep one of them.", code="option_owned")
+    generative.check_one_attention(context, "attention-backend")
     option = program.options.find("--attention-backend") if program.options else None
     if option is not None and option.choices and not option.open_choices and asked not in option.choices:
         what = f"SGLang {program.version} has no attention '{context.service.attention}' ({asked})"
+        where = f"services.{context.name}.attention"
         raise ToolkitError(what, where, suggestion(asked, option.choices), code="unsupported")
     return ("--attention-backend", asked)
 

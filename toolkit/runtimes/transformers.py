@@ -22,9 +22,7 @@ CHAT = "/v1/chat/completions"
 # Its own extra 'serving', and accelerate, without which it places no model on a device.
 NEEDED = ("accelerate", "fastapi", "openai", "pydantic", "torch", "uvicorn")
 OWNED = {
-    "--force-model": "Write it as the service's 'model'.",
-    "--host": "Write it as the service's 'host'.",
-    "--port": "Write it as the service's 'port'.",
+    **program_options.service_keys(model="--force-model", host="--host", port="--port"),
     "--device": "Write 'gpus: 1' for a GPU; without, it runs on CPUs.",
     "--model-timeout": "The model stays loaded.",
     "--non-blocking": "The server is a process of its own.",
@@ -185,12 +183,10 @@ def _path(context: Context, program: Program) -> str:
 
 def _attention(context: Context, assignment: Assignment, program: Program) -> tuple[str, ...]:
     """The service's choice, else FlashAttention 2 where GPU, package and model allow it, else SDPA."""
-    asked, options = context.service.attention, context.service.options
-    if program_options.value_of(options, "attn-implementation") is not None:
-        if asked == "auto":
-            return ()
-        what = "'attention' and the option 'attn-implementation' name an attention each"
-        raise ToolkitError(what, f"services.{context.name}.attention", "Keep one of them.", code="option_owned")
+    asked = context.service.attention
+    generative.check_one_attention(context, "attn-implementation")
+    if program_options.value_of(context.service.options, "attn-implementation") is not None:
+        return ()
     if asked == "auto":
         asked = "fa2" if _flash_fits(context, assignment, program) else "sdpa"
     if asked == "fa4" and program.features.get("flash_attention_4") is False:

@@ -27,25 +27,21 @@ FILES = (
 # What is in vllm/platforms/cuda.py of releases that find a device by its UUID.
 UUID_LOOKUP = b"nvmlDeviceGetHandleByUUID"
 FRACTION, KV_BYTES = "--gpu-memory-utilization", "--kv-cache-memory-bytes"
-_ELSEWHERE = "coexist runs one instance on one node; start a second service for the next."
-_PLAIN_HTTP = "coexist's own requests are plain HTTP without a key; put a gateway in front of it."
-_BOUND = "The plan binds the process before it starts."
 OWNED = {
-    "--model": "Write it as the service's 'model'.",
-    "--host": "Write it as the service's 'host'.",
-    "--port": "Write it as the service's 'port'.",
+    **program_options.service_keys(model="--model", host="--host", port="--port"),
+    **program_options.service_keys(tp_size="--tensor-parallel-size", pp_size="--pipeline-parallel-size"),
     "--uds": "Write 'host' and 'port'.",
-    "--tensor-parallel-size": "Write it as the service's 'tp_size'.",
-    "--pipeline-parallel-size": "Write it as the service's 'pp_size'.",
     FRACTION: "Write 'gpu_memory': the plan turns it into vLLM's fraction.",
     KV_BYTES: "Write 'gpu_memory': the plan turns it into vLLM's number.",
     "--device-ids": "Write them as 'gpus'.",
-    "--config": "Write the options themselves: a file could overrule the plan.",
-    **dict.fromkeys(("--numa-bind", "--numa-bind-nodes", "--numa-bind-cpus"), _BOUND),
-    **dict.fromkeys(("--data-parallel-size", "--nnodes", "--node-rank", "--headless", "--grpc"), _ELSEWHERE),
-    **dict.fromkeys(("--api-key", "--ssl-keyfile", "--ssl-certfile"), _PLAIN_HTTP),
+    "--config": program_options.NO_FILE,
+    **dict.fromkeys(("--numa-bind", "--numa-bind-nodes", "--numa-bind-cpus"), program_options.BOUND),
+    **dict.fromkeys(("--data-parallel-size", "--nnodes", "--node-rank"), program_options.ONE_NODE),
+    **dict.fromkeys(("--headless", "--grpc"), program_options.ONE_NODE),
+    **dict.fromkeys(("--api-key", "--ssl-keyfile", "--ssl-certfile"), program_options.PLAIN_HTTP),
 }
 BLOCK_TOKENS = 16  # of its KV cache on NVIDIA GPUs, unless 'block-size' says otherwise
+SIZE_OPTIONS = generative.SizeOptions("max-model-len", "max-num-batched-tokens", "max-num-seqs", "block-size")
 FLASH_ATTENTION = {"fa2": 2, "fa3": 3, "fa4": 4}
 
 
@@ -74,13 +70,7 @@ class VllmRuntime:
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
         generative.check(name, service)
-        if service.attention in ("sdpa", "vanilla"):
-            raise ToolkitError(
-                f"vLLM has no attention '{service.attention}'",
-                f"services.{name}.attention",
-                "Write auto, fa2, fa3 or fa4, or name one of vLLM's own as option 'attention-backend'.",
-                code="unsupported",
-            )
+        generative.check_attention(name, service, "vLLM", FLASH_ATTENTION)
 
     def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
         """vLLM in an environment, its options from its own files; ``executable`` is ``vllm``, else the interpreter."""
@@ -100,7 +90,7 @@ class VllmRuntime:
         """
         program, service = installed.of(context), context.service
         _check_devices(context, assignment, program)
-        model = str(program_options.value_of(service.options, "served-model-name") or generative.model_name(context))
+        model = generative.served_name(context)
         length = program_options.count_of(service.options, "max-model-len") or generative.positions(context.model_dir)
         attention, attention_env = attention_of(context, program)
         own_words = program_options.words(context.name, service.options, program.options, OWNED)
@@ -135,17 +125,9 @@ def _adapters(service: Service) -> tuple[HttpProbe, ...]:
 
 def sizes(service: Service, positions: int | None) -> generative.Sizes:
     """What the service's options say of its sizes; ``positions``: what the model was made for."""
-    options, count = service.options, program_options.count_of
-    eager = program_options.value_of(options, "enforce-eager") is True or service.gpus.size == 0
-    return generative.Sizes(
-        max_seq_len=count(options, "max-model-len") or positions,
-        max_num_tokens=count(options, "max-num-batched-tokens") or generative.DEFAULT_NUM_TOKENS,
-        max_batch_size=count(options, "max-num-seqs") or generative.DEFAULT_BATCH,
-        tokens_per_block=count(options, "block-size") or BLOCK_TOKENS,
-        dtype=generative.dtype_of(options),
-        kv_dtype_bytes=generative.kv_dtype_bytes_of(options),
-        graph_pool_bytes=0 if eager else generative.GRAPH_POOL_BYTES,
-    )
+    eager = program_options.value_of(service.options, "enforce-eager") is True or service.gpus.size == 0
+    found = generative.sizes(service.options, SIZE_OPTIONS, positions, graphs=not eager)
+    return replace(found, tokens_per_block=found.tokens_per_block or BLOCK_TOKENS)
 
 
 def options_of(found: Source) -> Iterator[Option]:
@@ -174,13 +156,7 @@ def attention_of(context: Context, program: Program) -> tuple[tuple[str, ...], d
     asked = FLASH_ATTENTION.get(context.service.attention)
     if asked is None:
         return (), {}
-    if program_options.value_of(context.service.options, "attention-backend", "attention-config") is not None:
-        raise ToolkitError(
-            "'attention' and the option name an attention each",
-            f"services.{context.name}.attention",
-            "Keep one of them.",
-            code="option_owned",
-        )
+    generative.check_one_attention(context, "attention-backend", "attention-config")
     if installed.has(program, "--attention-config"):
         return ("--attention-config", json.dumps({"backend": "FLASH_ATTN", "flash_attn_version": asked})), {}
     option = installed.has(program, "--attention-backend")
