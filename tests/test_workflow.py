@@ -16,6 +16,7 @@ from toolkit import workflow
 from toolkit.assemble import launches, paths
 from toolkit.assemble.launches import Stage
 from toolkit.assemble.reservation import Reservation
+from toolkit.build import BuiltEngine
 from toolkit.config import load
 from toolkit.errors import ToolkitError
 from toolkit.home import Home
@@ -23,6 +24,9 @@ from toolkit.host.gpu_use import DeviceUse
 from toolkit.host.model import Holder, Host
 from toolkit.plan import make
 from toolkit.reserve import Ledger
+from toolkit.store import Store
+from toolkit.supervise import starting
+from toolkit.supervise.starting import Step
 from toolkit.supervise.state import read_events
 from toolkit.units import GIB
 
@@ -85,6 +89,47 @@ def test_preparing_looks_at_the_host_again_only_once_what_was_seen_is_old(stage,
     prepared = workflow.prepare(load.deployment(tmp_path / "deploy.yaml"), Home(tmp_path / "home"), nothing)
     assert [service.name for service in prepared.plan.services] == ["web"]
     assert len(seen) == looks
+
+
+async def test_a_start_is_told_step_by_step_until_its_supervisor_runs(stage, tmp_path, monkeypatch):
+    machine, steps = stage(web={"cpus": 1}).host, []
+    monkeypatch.setattr(workflow, "this_host", lambda: machine)
+    home = Home(tmp_path / "home")
+    prepared = workflow.prepare(load.deployment(tmp_path / "deploy.yaml"), home, nothing, steps.append)
+    assert [step.name for step in steps] == ["plan", "check", "answers", "launch"]
+    start = starting.read(home.state("gpus"))
+    assert start is not None
+    assert start.step == steps[-1]
+    async with workflow.started(prepared, nothing):
+        assert starting.read(home.state("gpus")) is None
+
+
+async def test_of_a_start_that_gets_no_resources_nothing_is_told_any_more(stage, tmp_path, monkeypatch):
+    machine = stage(web={"cpus": len(ALLOWED)}).host
+    monkeypatch.setattr(workflow, "this_host", lambda: machine)
+    home = Home(tmp_path / "home")
+    prepared = workflow.prepare(load.deployment(tmp_path / "deploy.yaml"), home, nothing)
+    monkeypatch.setattr(workflow, "Reservation", refuse)
+    with pytest.raises(ToolkitError, match="held by another"):
+        await workflow.started(prepared, nothing).__aenter__()
+    assert starting.read(home.state("gpus")) is None
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise ToolkitError("held by another")
+
+
+def test_what_is_doubtful_about_an_engine_is_told_when_it_is_taken(stage, tmp_path, monkeypatch):
+    engine = BuiltEngine("given", "trtllm", "3f9a", tmp_path, True, 0.0, (), {}, warnings=("nobody knows its release",))
+    monkeypatch.setattr(workflow.engines, "of_deployment", lambda *_: {"llm": None})
+    monkeypatch.setattr(workflow.engines, "ensure", lambda *_: engine)
+    machine, said, steps = stage(web={}).host, [], []
+    deployment = load.deployment(tmp_path / "deploy.yaml")
+    found, store = paths.find(deployment), Store(tmp_path / "home")
+    ready = workflow.build_engines(deployment, found, store, said.append, machine, at=steps.append)
+    assert ready["llm"].warnings == ("nobody knows its release",)
+    assert said == ["engine 'llm': nobody knows its release", f"reused {tmp_path}"]
+    assert steps == [Step("build", "llm")]
 
 
 def told(stage: Stage, kind: str) -> list[dict]:
