@@ -7,7 +7,6 @@ prompt or step, and a first token would leave only after the step behind it. A c
 from __future__ import annotations
 
 import ctypes
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_bool, c_char_p, c_size_t, c_void_p
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from toolkit.errors import ToolkitError
+from toolkit.serve.scratch import Scratch
 
 _PREFIX, _GIVE = "AOTInductorModelContainer", "UpdateUserManagedConstantBufferPairs"
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -48,11 +48,11 @@ def open_package(path: Path, device: str) -> Package:
     Raises: ToolkitError when it cannot be loaded.
     """
     # A GPU's kernels are read from these files at their first launch, so they stay until the end.
-    folder = tempfile.TemporaryDirectory(prefix="coexist-engine-")
-    library = _load(path, Path(folder.name))
+    scratch = Scratch("coexist-engine-")
+    library = _load(path, scratch.path)
     if not hasattr(library, _PREFIX + _GIVE) or Path(library._name).with_suffix(".json").exists():
         return LoaderPackage(path, device)
-    return NativePackage(library, folder, device)
+    return NativePackage(library, scratch, device)
 
 
 class LoaderPackage:
@@ -76,9 +76,9 @@ class LoaderPackage:
 class NativePackage:
     """By the library's own functions; other threads go on during a run."""
 
-    def __init__(self, library: ctypes.CDLL, folder: tempfile.TemporaryDirectory[str], device: str) -> None:
+    def __init__(self, library: ctypes.CDLL, scratch: Scratch, device: str) -> None:
         self._library = library
-        self._folder = folder
+        self._scratch = scratch
         self._device = torch.device(device)
         self._container = c_void_p()
         self._kept: list[Tensor] = []
@@ -87,7 +87,7 @@ class NativePackage:
         _check(create(byref(self._container), c_size_t(1), device.encode(), binaries))
         self._run = getattr(library, f"{_PREFIX}RunSingleThreaded")
         if self._device.type == "cpu":
-            folder.cleanup()
+            scratch.cleanup()
 
     def constants(self) -> dict[str, str]:
         """The library's name of every constant, and the weight that belongs there."""
