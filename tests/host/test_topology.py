@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.host.topo_texts import STYLES, as_tabs, text_of, topologies
 from toolkit.errors import ToolkitError
-from toolkit.host.topology import parse
+from toolkit.host.topology import decoded, parse
 
 CASES = sorted(Path(__file__).with_name("topology").glob("*.txt"))
 FOREIGN = [path for path in CASES if json.loads(path.with_suffix(".json").read_text())["kind"] == "other"]
@@ -43,7 +43,9 @@ def test_a_recorded_text_gives_its_facts(path):
 
 
 @pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
-@pytest.mark.parametrize("damage", ["crlf", "nbsp", "prompt", "fence", "quote", "indent"])
+@pytest.mark.parametrize(
+    "damage", ["crlf", "nbsp", "prompt", "fence", "quote", "comment", "indent", "warning", "session", "watch"]
+)
 def test_terminals_and_mail_programs_change_nothing(path, damage):
     text = path.read_text()
     damaged = {
@@ -52,6 +54,10 @@ def test_terminals_and_mail_programs_change_nothing(path, damage):
         "prompt": "root@node:~# nvidia-smi topo -m\n" + text,
         "fence": "```\n" + text + "```\n",
         "quote": "".join(f"> {line}\n" for line in text.splitlines()),
+        "comment": "".join(f"# {line}\n" for line in text.splitlines()),
+        "warning": "WARNING: infoROM is corrupted at gpu 0000:3B:00.0\n" + text,
+        "session": "(env) me@node:~$ nvidia-smi \\\n  -L\n" + text + "(env) me@node:~$ \n",
+        "watch": "Every 2.0s: nvidia-smi topo -m          node: Thu Oct  9 01:42:44 2025\n\n" + text,
         "indent": text if "\t" in text else "".join(f"    {line}\n" for line in text.splitlines()),
     }[damage]
     assert parse(damaged) == parse(text)
@@ -66,6 +72,19 @@ def test_another_kind_of_text_is_refused_and_named(path):
 
 def test_a_lost_gpu_is_named():
     assert "000:BA:80.0" in refusal("Unable to determine the device handle for GPU 000:BA:80.0: Unknown Error").what
+
+
+@pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("handle", ["gpu 0000:87:00.0", "GPU0000:87:00.0", "GPU3: 0000:87:00.0"])
+def test_an_error_among_the_output_refuses_all_of_it_and_names_the_lost_gpu(path, handle):
+    error = refusal(path.read_text() + f"Unable to determine the device handle for {handle}: Unknown Error")
+    assert error.code == "foreign_text"
+    assert "GPU 0000:87:00.0 is lost" in error.what
+
+
+@pytest.mark.parametrize("path", KNOWN, ids=lambda path: path.stem)
+def test_a_file_as_powershell_writes_it_is_the_same_text(path):
+    assert decoded(path.read_text().encode("utf-16")) == decoded(path.read_bytes())
 
 
 @given(topologies(), st.sampled_from(sorted(STYLES)))
@@ -248,6 +267,13 @@ def test_old_mig_names_keep_their_form():
     assert facts["gpus"][0]["mig"] == [{"profile": "1g.5gb", "index": 0, "uuid": f"MIG-{UUID}/1/0"}]
 
 
+def test_an_integrated_gpu_has_a_uuid_without_a_prefix():
+    bare = UUID.removeprefix("GPU-")
+    assert topo(f"GPU 0: Orin (nvgpu) (UUID: {bare})")["gpus"] == [
+        {"index": 0, "name": "Orin (nvgpu)", "uuid": bare, "mig": []}
+    ]
+
+
 def test_a_list_cut_inside_a_uuid_is_put_together():
     facts = topo(f"GPU 0: NVIDIA A100 80GB PCIe (UUID: {UUID[:20]}", f"{UUID[20:]})")
     assert facts["gpus"][0]["uuid"] == UUID
@@ -301,6 +327,26 @@ def test_csv_lines_cut_at_the_terminal_are_put_together():
     lines = ["index, name, memory.total [MiB], driver_version", "0, NVIDIA H100 80GB HBM3, 81559 MiB, 580.95.05"]
     cut = [line[at : at + 30] for line in lines for at in range(0, len(line), 30)]
     assert topo(*cut) == topo(*lines)
+
+
+def test_a_table_and_a_matrix_in_one_text_are_refused():
+    assert "one at a time" in str(refusal("index, name", "0, NVIDIA T4", "GPU0 CPU Affinity", "GPU0 X 0-3"))
+
+
+def test_a_line_that_follows_a_whole_value_is_not_the_rest_of_it():
+    assert refusal("$ nvidia-smi --query-gpu=index,memory.used --format=csv,noheader", "0, 512 MiB", "done")
+
+
+@pytest.mark.parametrize(
+    "line", ["INFO gpu 0: used 1024 MiB, 35 %", "step=5, 12 MiB", "peak memory: 15000 MiB, 3 s", "0,1,2,3"]
+)
+def test_a_line_of_a_log_is_no_row(line):
+    assert refusal(line).code == "foreign_text"
+
+
+@pytest.mark.parametrize("line", ["Segmentation fault", "GPU-1", "0x5"])
+def test_what_is_no_number_is_no_index(line):
+    assert "is no index" in refusal("index", "0", line).what
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def parse_command(file: Path, as_json: bool) -> None:
 
 def _read(file: Path) -> str:
     if str(file) == "-":
-        return sys.stdin.buffer.read().decode(errors="replace")
+        return topology.decoded(sys.stdin.buffer.read())
     try:
-        return file.read_bytes().decode(errors="replace")
+        return topology.decoded(file.read_bytes())
     except OSError as error:
         raise ToolkitError(f"cannot read it: {error.strerror}", str(file), "Give a text file, or '-'.") from error

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.host.smi_text import ambiguous, excerpt, is_prompt
+from toolkit.host.smi_text import ambiguous, excerpt
 
 # First parts of the field names of --query-gpu, --query-compute-apps and their kin (nvidia-smi --help-query-gpu).
 _KNOWN_FIELDS = (
@@ -27,6 +27,8 @@ _FLOAT_FIELDS = re.compile(r"power\.|enforced\.power|module\.power")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F]{8}-")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d")
 _PRODUCT = re.compile(r"NVIDIA|GeForce|Tesla|Quadro|\bRTX\b|\bGTX\b")
+_COUNTS = ("index", "count", "pid")
+_SENTENCE = re.compile(r"[:=]\s|=|[:=]$")
 _SEPARATORS = (r",\s+", ",")
 _QUERY = re.compile(r"--query-[a-z-]+[= ]([A-Za-z0-9_.,]+)")
 
@@ -46,7 +48,12 @@ def looks_like(lines: list[str]) -> bool:
     )
 
 
-def parse(lines: list[str]) -> dict[str, Any]:
+def has_heading(lines: list[str]) -> bool:
+    """Whether a line is the heading of several columns."""
+    return any("," in line and _headings(_split(line.strip(), ",")) for line in lines)
+
+
+def parse(lines: list[str], commands: list[str]) -> dict[str, Any]:
     """``header``, ``query``, ``units``, ``rows[]`` and ``nulls[]``; unknown values are None.
 
     Raises: ToolkitError when the rows don't have one number of columns, or it can be cut in two ways.
@@ -55,11 +62,12 @@ def parse(lines: list[str]) -> dict[str, Any]:
     columns = [name for name, _ in table.headings] if table.headings else _positions(table.rows)
     if len(set(columns)) != len(columns):
         raise ambiguous("csv", "a column is named twice")
+    _refuse_no_counts(table, columns)
     units = _units(table, columns)
     return {
         "kind": "csv",
         "header": table.headings is not None,
-        "query": _query(lines),
+        "query": _query(commands),
         "units": units,
         "rows": [
             {name: _value(text, name, units.get(name)) for name, text in zip(columns, row, strict=True)}
@@ -76,15 +84,23 @@ def parse(lines: list[str]) -> dict[str, Any]:
 
 def _layouts(lines: list[str]) -> list[list[str]]:
     """The lines as they stand, and put together again where a terminal cut them at its width."""
-    filled = [line for line in lines if line.strip() and not is_prompt(line)]
+    filled = [line for line in lines if line.strip()]
     width = max(map(len, filled), default=0)
     whole = [""]
     for line in filled:
+        if _is_complete(whole[-1]) and not line.strip().startswith(","):
+            whole.append("")
         whole[-1] += line
         if len(line) < width:
             whole.append("")
     layouts = [[line.strip() for line in layout if line] for layout in (filled, whole)]
     return layouts if filled else []
+
+
+def _is_complete(line: str) -> bool:
+    """Whether the last value of a line can't go on in the next one."""
+    last = _split(line, ",")[-1]
+    return bool(_QUANTITY.fullmatch(last)) or last.endswith("]")
 
 
 def _split(line: str, separator: str) -> tuple[str, ...]:
@@ -126,12 +142,14 @@ def _headings(fields: tuple[str, ...]) -> tuple[tuple[str, str | None], ...] | N
 def _is_value_row(line: str) -> bool:
     """A row without a heading: something in it is spelled as only nvidia-smi does, or all of it is numbers."""
     fields = _split(line, r",\s+" if ", " in line else ",")
+    if any(_SENTENCE.search(f) for f in fields):
+        return False
     if any(_QUANTITY.fullmatch(f) or _UUID.match(f) or _BUS_ID.fullmatch(f) for f in fields):
         return True
     if len(fields) < 2:
         return False
-    return any(_is_placeholder(f) or _PRODUCT.search(f) for f in fields) or all(
-        re.fullmatch(r"-?\d+(\.\d+)?", f) for f in fields
+    return any(_is_placeholder(f) or _PRODUCT.search(f) for f in fields) or (
+        ", " in line and all(re.fullmatch(r"-?\d+(\.\d+)?", f) for f in fields)
     )
 
 
@@ -143,6 +161,13 @@ def _ragged(lines: list[str]) -> str:
 
 def _is_placeholder(text: str) -> bool:
     return text in _PLACEHOLDERS or re.fullmatch(r"\[[A-Za-z][^\[\]]*\]", text) is not None
+
+
+def _refuse_no_counts(table: _Table, columns: list[str]) -> None:
+    for row in table.rows:
+        for name, text in zip(columns, row, strict=True):
+            if name in _COUNTS and not (text.isdecimal() or _is_placeholder(text)):
+                raise ambiguous("csv", f"'{excerpt(text)}' is no {name}")
 
 
 def _units(table: _Table, columns: list[str]) -> dict[str, str]:
@@ -170,6 +195,6 @@ def _value(text: str, column: str, unit: str | None) -> int | float | str | None
     return float(number) if unit else text  # '8.6' alone may be a version
 
 
-def _query(lines: list[str]) -> list[str] | None:
-    typed = next((match for line in lines if is_prompt(line) and (match := _QUERY.search(line))), None)
+def _query(commands: list[str]) -> list[str] | None:
+    typed = next((match for line in commands if (match := _QUERY.search(line))), None)
     return typed[1].split(",") if typed else None

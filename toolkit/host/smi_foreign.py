@@ -6,13 +6,16 @@ import re
 
 from toolkit.host.smi_text import excerpt
 
+_FAILURES = (
+    "Unable to determine the device handle", "No devices were found", "No devices found", "NVIDIA-SMI has failed",
+    "Failed to initialize NVML",
+)  # fmt: skip
 _ERRORS = (
-    "command line argument", "Unable to determine the device handle", "NVIDIA-SMI has failed", "No devices were found",
-    "Failed to initialize NVML", "command not found", "not recognized as an internal", "is not a valid option",
+    *_FAILURES, "command line argument", "command not found", "not recognized as an internal", "is not a valid option",
     "Invalid combination of input arguments", "couldn't communicate with the NVIDIA driver", "Unknown Error",
     "GPU is lost", "Insufficient Permissions", "Field \"", "Option ",
 )  # fmt: skip
-_LOST = re.compile(r"device handle for GPU\s*([0-9A-Fa-f:.]*[0-9A-Fa-f])", re.IGNORECASE)
+_LOST = re.compile(r"device handle for GPU\s*(?:\d+:\s+)?([0-9A-Fa-f:.]*[0-9A-Fa-f])", re.IGNORECASE)
 _KINDS: tuple[tuple[str, str], ...] = (
     (r"NVRM:|\bXid\b", "kernel log lines of the driver"),
     (r"^\s*SLURM_\w+=", "the environment of a Slurm job step"),
@@ -29,6 +32,12 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"^\s*[\[{]", "JSON"),
     (r"^[A-Z_][A-Z0-9_]*=", "environment variables"),
 )
+
+
+def failure(lines: list[str]) -> str | None:
+    """What nvidia-smi says of its own failure in one of the lines, in words; None: nothing."""
+    line = next((line for line in lines if line.strip().startswith(_FAILURES)), None)
+    return None if line is None else describe(line)
 
 
 def describe(text: str) -> str:

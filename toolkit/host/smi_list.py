@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from toolkit.host.smi_text import ambiguous, excerpt, foreign, is_prompt
+from toolkit.host.smi_text import ambiguous, excerpt, foreign
 
 _HEX = "[0-9a-fA-F]"
 _ID = rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
-_UUID = rf"\(\s*UUID\s*:\s*(?P<uuid>GPU-{_ID}|MIG-{_ID}|MIG-GPU-{_ID}/\d+/\d+|N/A|\[N/A\])\s*\)"
+# Without a prefix: as the integrated GPUs of Jetson boards print it.
+_UUID = rf"\(\s*UUID\s*:\s*(?P<uuid>GPU-{_ID}|MIG-{_ID}|MIG-GPU-{_ID}/\d+/\d+|{_ID}|N/A|\[N/A\])\s*\)"
 _GPU = re.compile(rf"\s*GPU\s*(?P<index>\d+)\s*:\s*(?P<name>(?:(?!\(\s*UUID|\bGPU\s*\d+\s*:|\bMIG\s+\d).)+?)\s*{_UUID}")
 _MIG = re.compile(rf"\s*MIG\s+(?P<profile>\d\S*)\s+Device\s*(?P<index>\d+)\s*:\s*{_UUID}")
 _START = re.compile(r"\s*GPU\s*\d+\s*:")
@@ -25,7 +26,7 @@ def parse(lines: list[str]) -> dict[str, Any]:
 
     Raises: ToolkitError when an entry is cut, two readings are possible, or something else is among the entries.
     """
-    filled = [line.strip("\n") for line in lines if line.strip() and not is_prompt(line)]
+    filled = [line for line in lines if line.strip()]
     readings: list[list[dict[str, Any]]] = []
     for joined in ("".join(filled), " ".join(filled)):
         gpus = _entries(joined)

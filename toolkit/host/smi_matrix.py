@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.host import smi_row
 from toolkit.host.smi_row import LEVELS, ColumnHead, Columns, Reading, RowText
-from toolkit.host.smi_text import ambiguous, excerpt, is_prompt
+from toolkit.host.smi_text import ambiguous, excerpt
 from toolkit.units import parse_cpu_list
 
 AFFINITY_HEADS = {"cpus": r"CPU\s*Affinity", "numa": r"NUMA\s*Affinity", "id": r"GPU\s*NUMA\s*ID"}
@@ -131,7 +131,7 @@ def _place(line: str, found: _Sections) -> None:
         found.rows[-1].bodies.append(line)
     elif _is_header_start(line):
         raise ambiguous("topo", "it holds two matrices, or a row without cells")
-    elif not is_prompt(line) and smi_row.has_cells(line):
+    elif smi_row.has_cells(line):
         raise ambiguous("topo", f"the line '{excerpt(line)}' is neither a row nor the rest of one")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import re
+from dataclasses import dataclass
 
 from toolkit.errors import ToolkitError
 from toolkit.units import MIB
@@ -16,7 +18,22 @@ _ESCAPES = re.compile(
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 _SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_PROMPT = re.compile(r"(^|[$#%>]\s*|sudo\s+)nvidia-smi(\.exe)?(\s+(-|topo\b|mig\b|[|>])|\s*$)")
+_CONTINUED = re.compile(r"[\\`^]\n\s*(?=-|nvidia-smi\b)")
+_TYPED = re.compile(r"nvidia-smi(\.exe)?[\"']?\s+(-|topo\b|mig\b|[|>])|(^|[$#%>]\s*|sudo\s+)nvidia-smi(\.exe)?\s*$")
+_WHO = r"\[[^\]]*\]|[\w.+-]+@[\w.-]+(?:[: ][^#$%>]*)?"
+_PROMPT = re.compile(
+    rf"(?:\(.*\)\s*)?(?:(?:{_WHO})\s*[#$%>](?:\s.*)?|(?:PS )?(?:[A-Z]:\\[^>]*>)|(?:bash-[\d.]+)?[#$%>\u276f])"
+)
+_WATCH = re.compile(r"Every \d+(?:[.,]\d+)?s: ")
+_WARNING = re.compile(r"WARNING: ")
+
+
+@dataclass(frozen=True)
+class Paste:
+    """``output``: the lines that a program printed; ``commands``: the lines that were typed."""
+
+    output: list[str]
+    commands: list[str]
 
 
 def ambiguous(kind: str, reason: str) -> ToolkitError:
@@ -41,8 +58,14 @@ def foreign(saw: str) -> ToolkitError:
     )
 
 
-def clean_lines(text: str) -> list[str]:
-    """Lines of a pasted text without escape codes, odd spaces, fences and quote marks; tabs stay.
+def decoded(data: bytes) -> str:
+    """The text of a file, also as PowerShell's ``>`` writes it; what is no text becomes U+FFFD."""
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if wide else "utf-8", errors="replace")
+
+
+def read_paste(text: str) -> Paste:
+    """What a program printed, without prompts, warnings of the driver, escape codes, fences and quote marks; tabs stay.
 
     Raises: ToolkitError when it is over 1 MiB or holds control characters, as a binary file does.
     """
@@ -51,19 +74,27 @@ def clean_lines(text: str) -> list[str]:
     plain = _INVISIBLE.sub("", _ESCAPES.sub("", _SPACES.sub(" ", _LINE_ENDS.sub("\n", text))))
     if re.search(r"[\x00-\x08\x0e-\x1f\x7f]", plain):
         raise foreign("a binary file")
-    return [line for line in _unquoted(plain.split("\n")) if not line.strip().startswith(("```", "~~~"))]
+    lines = _unquoted(_CONTINUED.sub(" ", plain).split("\n"))
+    return Paste(
+        output=[line for line in lines if not _is_around(line.strip())],
+        commands=[line for line in lines if _TYPED.search(line.strip())],
+    )
 
 
 def _unquoted(lines: list[str]) -> list[str]:
+    """Lines of a quoted mail or of a comment without the marks."""
     filled = [line for line in lines if line.strip()]
-    if filled and all(line.startswith(">") for line in filled):
-        return [line[2:] if line.startswith("> ") else line[1:] for line in lines]
+    for mark in (">", "#"):
+        if filled and all(line.startswith(mark) for line in filled):
+            return [line[2:] if line.startswith(f"{mark} ") else line[1:] for line in lines]
     return lines
 
 
-def is_prompt(line: str) -> bool:
-    """Whether the line is the command that was typed, not its output."""
-    return bool(_PROMPT.search(line.strip()))
+def _is_around(line: str) -> bool:
+    """Whether a line is none of the output: a fence, a prompt, a command, a warning, the head of ``watch``."""
+    if line.startswith(("```", "~~~")):
+        return True
+    return bool(_TYPED.search(line) or _PROMPT.fullmatch(line) or _WATCH.match(line) or _WARNING.match(line))
 
 
 def excerpt(text: str) -> str:

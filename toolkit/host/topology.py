@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.host import smi_csv, smi_foreign, smi_list, smi_matrix
-from toolkit.host.smi_text import ambiguous, clean_lines, foreign, is_prompt
+from toolkit.host.smi_text import ambiguous, decoded, foreign, read_paste
+
+__all__ = ["decoded", "parse"]
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -13,15 +15,17 @@ def parse(text: str) -> dict[str, Any]:
 
     Raises: ToolkitError when the text is of another kind (``saw``) or has two readings (``reason``).
     """
-    lines = clean_lines(text)
-    output = [line for line in lines if not is_prompt(line)]
-    is_matrix, is_list = smi_matrix.looks_like(output), smi_list.looks_like(output)
-    if is_matrix and is_list:
-        raise ambiguous("mixed", "it holds a matrix and a list of GPUs; give one at a time")
+    paste = read_paste(text)
+    lines = paste.output
+    if (failure := smi_foreign.failure(lines)) is not None:
+        raise foreign(failure)
+    is_matrix, is_list = smi_matrix.looks_like(lines), smi_list.looks_like(lines)
+    if is_matrix + is_list + smi_csv.has_heading(lines) > 1:
+        raise ambiguous("mixed", "it holds outputs of several commands; give one at a time")
     if is_matrix:
         return smi_matrix.parse(lines)
     if is_list:
         return smi_list.parse(lines)
     if smi_csv.looks_like(lines):
-        return smi_csv.parse(lines)
-    raise foreign(smi_foreign.describe("\n".join(output)))
+        return smi_csv.parse(lines, paste.commands)
+    raise foreign(smi_foreign.describe("\n".join(lines)))
