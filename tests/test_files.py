@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.store.conftest import names
 from toolkit import files
 from toolkit.errors import ToolkitError
-from toolkit.files import disk_errors, json_object, read_json, write_atomic
+from toolkit.files import disk_errors, json_object, parsed_object, read_json, write_atomic
 
 
 def test_a_file_is_replaced_with_the_mode_asked_for(tmp_path: Path) -> None:
@@ -122,6 +122,7 @@ def test_what_is_no_json_object_is_none(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(content)
     assert json_object(path) is None
+    assert parsed_object(content) is None
 
 
 def test_a_json_object_is_read_and_what_cannot_be_read_is_none(tmp_path: Path) -> None:

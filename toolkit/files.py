@@ -99,10 +99,17 @@ def read_json(path: Path, default: Any = _MISSING, hint: str | None = None) -> A
 
 def json_object(path: Path) -> dict[str, Any] | None:
     """The JSON object of the file; None when there is none to be read, whatever the reason."""
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError):
         if path.is_file() and path.stat().st_size <= _MOST_JSON_BYTES:  # a pipe would be waited for without end
-            found = json.loads(path.read_bytes())
-            return found if isinstance(found, dict) else None
+            return parsed_object(path.read_bytes())
+    return None
+
+
+def parsed_object(text: str | bytes) -> dict[str, Any] | None:
+    """The JSON object that the text is; None when it is anything else."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        return found if isinstance(found, dict) else None
     return None
 
 

@@ -164,7 +164,7 @@ def test_a_real_context_takes_between_a_tenth_and_four_gib():
 
 
 def test_on_a_host_without_gpus_nothing_is_read_or_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(context, "read_json", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr(context, "json_object", lambda _: pytest.fail("read"))
     found = probe.probe(nvml=_NoGpus(), context_bytes=Kept(tmp_path / "contexts.json"))
     assert found.context_bytes is None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.build.environment import base_env
 from toolkit.errors import ToolkitError
-from toolkit.files import read_json, write_atomic
+from toolkit.files import json_object, parsed_object, write_atomic
 from toolkit.runtimes.builtin import RUN
 from toolkit.store import fingerprint, hash_files
 
@@ -80,11 +80,8 @@ def ensure(
 
 def _recorded(path: Path, prompt: str) -> Mapping[str, Any] | None:
     """What was recorded; a damaged record is none, for it can be made again."""
-    try:
-        known = read_json(path, default=None)
-    except ToolkitError:
-        return None
-    return dict(known) if _is_reference(known, prompt) else None
+    known = json_object(path)
+    return known if _is_reference(known, prompt) else None
 
 
 def _make(
@@ -117,17 +114,14 @@ def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:
             "Check the model folder.",
             code="no_reference",
         )
-    try:
-        made = json.loads(outcome.output)
-    except ValueError:
-        made = None
-    if not _is_reference(made, prompt):
+    made = parsed_object(outcome.output)
+    if made is None or not _is_reference(made, prompt):
         raise ToolkitError("the reference answer of this model holds no vector", str(model_dir), code="no_reference")
-    return dict(made)
+    return made
 
 
-def _is_reference(document: Any, prompt: str) -> bool:
-    if not isinstance(document, Mapping) or document.get("prompt") != prompt:
+def _is_reference(document: Mapping[str, Any] | None, prompt: str) -> bool:
+    if document is None or document.get("prompt") != prompt:
         return False
     vector = document.get("vector")
     return isinstance(vector, list) and len(vector) > 0 and all(isinstance(x, (int, float)) for x in vector)

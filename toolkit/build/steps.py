@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import signal
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 from toolkit.build.full_disk import full_disk_error, is_full_disk
 from toolkit.errors import ToolkitError
+from toolkit.files import parsed_object
 from toolkit.units import format_duration
 
 Report = Callable[[str], None]
@@ -65,7 +65,7 @@ class _Child:
     def take(self, chunk: bytes) -> list[dict[str, Any]]:
         """The whole events that have come; the last result or error is kept."""
         *lines, self.rest = (self.rest + chunk).split(b"\n")
-        events = [event for event in map(_parse, lines) if event is not None]
+        events = [event for event in map(parsed_object, lines) if event is not None]
         for event in events:
             self.last.update({key: event[key] for key in ("result", "error") if key in event})
         return events
@@ -151,14 +151,6 @@ def _tail(log_path: Path) -> list[str]:
         log.seek(max(0, log.tell() - 16384))
         lines = log.read().decode("utf-8", "replace").splitlines()
     return [line.rstrip() for line in lines[-_LOG_TAIL_LINES:]]
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
 
 
 def _stop_all(children: Sequence[_Child]) -> None:

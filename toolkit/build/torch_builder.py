@@ -23,7 +23,7 @@ from toolkit.build.steps import Command, Progress, Report, run_together
 from toolkit.build.torch_recipe import TorchRecipe, read
 from toolkit.config.load import LoadedRecipe
 from toolkit.errors import ToolkitError
-from toolkit.files import read_json, write_atomic
+from toolkit.files import json_object, read_json, write_atomic
 from toolkit.runtimes.builtin import RUN
 from toolkit.store import Store
 from toolkit.units import GIB
@@ -274,12 +274,5 @@ def _notes(asked: TorchRecipe, info: Mapping[str, Any], built: str) -> list[str]
 
 
 def _last_seconds(history: Path) -> dict[str, float]:
-    try:
-        known = read_json(history, default={})
-    except ToolkitError:
-        return {}
-    return (
-        {str(step): float(s) for step, s in known.items() if isinstance(s, (int, float))}
-        if isinstance(known, dict)
-        else {}
-    )
+    known = json_object(history) or {}
+    return {step: float(seconds) for step, seconds in known.items() if isinstance(seconds, (int, float))}

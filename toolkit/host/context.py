@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
-from toolkit.files import read_json, write_atomic
+from toolkit.files import json_object, write_atomic
 from toolkit.host import context_child, gpu_use
 from toolkit.host.gpu_use import DeviceUse
 from toolkit.host.model import Gpu, MigDevice
@@ -56,11 +56,10 @@ class Kept:
             return self._measure(uuid) if ours else None
 
     def _read(self) -> dict[str, int]:
-        with suppress(ToolkitError):  # damaged: measured again, and written whole
-            found = read_json(self._file, default={})
-            if isinstance(found, dict) and found.get("schema") == _SCHEMA:
-                return {key: size for key, size in found["bytes"].items() if isinstance(size, int)}
-        return {}
+        """What was measured; a damaged file is written whole again."""
+        found = json_object(self._file) or {}
+        sizes = found["bytes"] if found.get("schema") == _SCHEMA else {}
+        return {key: size for key, size in sizes.items() if isinstance(size, int)}
 
     def _write(self, sizes: Mapping[str, int]) -> None:
         with suppress(ToolkitError, OSError):  # a closed disk costs a second at the next start, no more

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from toolkit.files import parsed_object
 from toolkit.host import health
 from toolkit.host.health import GpuHealth
 from toolkit.host.nvml import NvmlError
@@ -125,7 +124,7 @@ def kernels(driver: str, environ: Mapping[str, str], limit_s: float) -> Iterator
 
 
 def _told(output: bytes, late: bool, limit_s: float) -> Iterator[Probe]:
-    lines = [line for text in output.splitlines() if (line := _line(text)) is not None]
+    lines = [line for text in output.splitlines() if (line := parsed_object(text)) is not None]
     expected = next((line["gpus"] for line in lines if "gpus" in line), None)
     found = [line for line in lines if "ok" in line]
     for line in found:
@@ -137,13 +136,6 @@ def _told(output: bytes, late: bool, limit_s: float) -> Iterator[Probe]:
     if late or (expected is not None and done < expected):
         how = f"no answer in {limit_s:.0f} s" if late else "the child ended without an answer"
         yield Probe("kernel", f"GPU {done}" if expected else "host", "fail", how)
-
-
-def _line(text: bytes) -> dict[str, Any] | None:
-    with suppress(ValueError):
-        found = json.loads(text)
-        return found if isinstance(found, dict) else None
-    return None
 
 
 def _module() -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.files import disk_errors, read_json, write_atomic
+from toolkit.files import disk_errors, json_object, write_atomic
 
 _CHUNK_BYTES = 1 << 20
 _HASH_THREADS = 4
@@ -108,14 +108,8 @@ def _key(path: Path) -> list[int]:
 
 def _load_cache(cache: Path | None) -> dict[str, Any]:
     """The remembered hashes; a damaged cache remembers nothing, for it only saves time."""
-    if cache is None:
-        return {}
-    try:
-        document = read_json(cache, default=None)
-    except ToolkitError:
-        return {}
-    known = isinstance(document, dict) and document.get("schema") == _CACHE_SCHEMA
-    files = document.get("files") if known else None
+    document = (json_object(cache) if cache is not None else None) or {}
+    files = document.get("files") if document.get("schema") == _CACHE_SCHEMA else None
     rows = files.items() if isinstance(files, dict) else ()
     return {path: row for path, row in rows if isinstance(row, dict) and isinstance(row.get("sha256"), str)}
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from toolkit.errors import ToolkitError
-from toolkit.files import read_json, write_atomic
+from toolkit.files import json_object, write_atomic
 
 _SCHEMA = 1
 
@@ -41,9 +40,6 @@ def remember(path: Path, name: str, past: Past) -> None:
 
 def _builds(path: Path) -> dict[str, Any]:
     """What is remembered; a damaged history remembers nothing, for it only feeds progress lines."""
-    try:
-        document = read_json(path, default={})
-    except ToolkitError:
-        return {}
-    builds = document.get("builds") if isinstance(document, dict) and document.get("schema") == _SCHEMA else None
+    document = json_object(path) or {}
+    builds = document.get("builds") if document.get("schema") == _SCHEMA else None
     return builds if isinstance(builds, dict) else {}

@@ -15,7 +15,7 @@ import filelock
 
 from toolkit import processes
 from toolkit.errors import ToolkitError
-from toolkit.files import json_object, publish
+from toolkit.files import json_object, parsed_object, publish
 from toolkit.supervise import logs
 from toolkit.supervise.records import Record, Records
 
@@ -170,11 +170,7 @@ def read_events(path: Path) -> Iterator[dict[str, Any]]:
     except OSError:
         return
     with file:
-        for line in file:
-            with contextlib.suppress(json.JSONDecodeError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    yield event
+        yield from (event for line in file if (event := parsed_object(line)) is not None)
 
 
 def _open_events(path: Path) -> int:

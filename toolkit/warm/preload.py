@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 
+from toolkit.files import parsed_object
 from toolkit.runtimes.base import HttpProbe, LogProbe
 from toolkit.warm.client import Client, RequestFailedError, quick
 from toolkit.warm.model import PARTS, Clock, OnProgress, Progress, Sign, StageReport, Target, WarmupError
@@ -89,7 +89,7 @@ async def _check_loaded(client: Client) -> None:
 
 def read_stage(body: str) -> tuple[StageReport | None, Progress]:
     """What a built-in server's stage answer says: the report once it is loaded, and where PRELOAD stands. Pure."""
-    stage = json_object(body)
+    stage = parsed_object(body) or {}
     parts = stage["parts"] if isinstance(stage.get("parts"), Mapping) else {}
     read_bytes = _count(stage, "bytes_read")
     if stage.get("stage") not in {"loaded", "serving"}:
@@ -113,13 +113,14 @@ async def compile_events(client: Client) -> int | None:
     """
     if client.target.probes.stage is None:
         return None
-    return _count(json_object(await client.send(client.target.probes.stage)), "compile_events")
+    stage = parsed_object(await client.send(client.target.probes.stage)) or {}
+    return _count(stage, "compile_events")
 
 
 async def own_keys(client: Client) -> tuple[int, int] | None:
     """How many keys a built-in server has run, and of how many; None while it does not tell."""
     try:
-        told = json_object(await client.send(quick(HttpProbe(KEYS_PATH), POLL_TIMEOUT_S)))
+        told = await _keys(client)
     except RequestFailedError:
         return None
     keys, done = told.get("keys"), told.get("done")
@@ -131,17 +132,12 @@ async def compiled_keys(client: Client) -> tuple[str, ...]:
 
     Raises: RequestFailedError.
     """
-    keys = json_object(await client.send(quick(HttpProbe(KEYS_PATH), POLL_TIMEOUT_S))).get("compiled")
+    keys = (await _keys(client)).get("compiled")
     return tuple(map(str, keys)) if isinstance(keys, list) else ()
 
 
-def json_object(body: str) -> Mapping[str, Any]:
-    """The JSON object in ``body``; anything else tells nothing and is empty."""
-    try:
-        document = json.loads(body)
-    except ValueError:
-        return {}
-    return document if isinstance(document, Mapping) else {}
+async def _keys(client: Client) -> Mapping[str, Any]:
+    return parsed_object(await client.send(quick(HttpProbe(KEYS_PATH), POLL_TIMEOUT_S))) or {}
 
 
 def _standing(stage: Mapping[str, Any], parts: Mapping[str, Any]) -> str:

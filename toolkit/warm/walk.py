@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from toolkit.config.models import Warmup
+from toolkit.files import parsed_object
 from toolkit.runtimes.base import HttpProbe, Probes
 from toolkit.warm.client import RequestFailedError
 from toolkit.warm.model import Coverage
-from toolkit.warm.preload import json_object
 
 # A request that was refused for what it asks at once: try with less.
 _FULL_STATUSES = frozenset({413, 429, 503, 507})
@@ -98,7 +98,7 @@ async def _run(key: Key, send: Send, left: list[str]) -> list[str]:
 
 
 def _named(body: str) -> list[str]:
-    keys = json_object(body).get("keys")
+    keys = (parsed_object(body) or {}).get("keys")
     return [key if isinstance(key, str) else json.dumps(key) for key in keys] if isinstance(keys, list) else []
 
 
