@@ -11,6 +11,7 @@ import pytest
 from tests.environments.conftest import SITE, Compiler, Torch, install, make_venv
 from toolkit.environments import binaries, loader, reading
 from toolkit.environments.binaries import Binaries
+from toolkit.environments.linking import Library
 from toolkit.environments.mismatch import Mismatch
 
 
@@ -22,6 +23,10 @@ def only(judged: Binaries) -> Mismatch:
     (binary,) = judged.files
     (found,) = binary.mismatches
     return found
+
+
+def loaded_by_torch(judged: Binaries, name: str) -> Library:
+    return next(library for each in judged.torch for library in each.libraries if library.name == name)
 
 
 def really(venv: Path, file: Path, **environ: str) -> str | None:
@@ -123,11 +128,12 @@ def test_a_system_library_in_ld_library_path_shadows_the_wheels(
     wheel = torch.site / "nvidia/cuda_runtime/lib/libcudart.so.77"
     system = compile_library("libcudart.so.77", 'extern "C" int cudaMalloc() { return 1; }', folder=tmp_path / "system")
     clean = judge(venv)
-    assert [(lib.name, lib.path, lib.via) for lib in clean.cuda_libraries] == [("libcudart.so.77", wheel, "runpath")]
+    library = loaded_by_torch(clean, wheel.name)
+    assert (library.path, library.via) == (wheel, "runpath")
     shadowed = judge(venv, LD_LIBRARY_PATH=str(system.parent))
     (first,) = shadowed.torch[0].shadowed
     assert (first.path, first.via, first.passed_over) == (system, "ld_library_path", wheel)
-    assert shadowed.cuda_libraries[0].path == system
+    assert loaded_by_torch(shadowed, wheel.name).path == system
 
 
 def test_the_wheels_of_cuda_are_loaded_where_the_loader_alone_finds_none(
@@ -233,19 +239,6 @@ def test_the_drivers_library_is_found_with_the_kernels_version(
     found = binaries.read(environment, driver_text=text).driver
     assert (found.found.path, found.found.via) == (place / "libcuda.so.1", "ld_library_path")
     assert (found.version, found.compat, found.driver) == ("550.54.15", True, version)
-
-
-def test_one_file_is_resolved_after_torch_and_what_else_was_loaded(
-    compile_library: Compiler, venv: Path, site: Path, tmp_path: Path
-) -> None:
-    file = Torch(compile_library, site).make().extension(tmp_path / "elsewhere")
-    environment = reading.read(venv)
-    assert binaries.resolve(environment, file).loads
-    inner = compile_library("libinner.so.1", 'extern "C" int inner() { return 1; }')
-    source = 'extern "C" int inner(); int use() { return inner(); }'
-    user = compile_library("user.so", source, needs=[inner], soname="")
-    assert [library.name for library in binaries.resolve(environment, user).missing] == ["libinner.so.1"]
-    assert binaries.resolve(environment, user, preloaded=[inner]).loads
 
 
 def test_gpu_code_and_sizes_come_with_each_file(compile_library: Compiler, venv: Path, site: Path) -> None:

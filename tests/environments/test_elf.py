@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import NoteSection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,13 +24,11 @@ def other_reading(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         whole = ELFFile(file)
         tags = [tag for s in whole.iter_segments() if isinstance(s, DynamicSegment) for tag in s.iter_tags()]
-        notes = [note for s in whole.iter_sections() if isinstance(s, NoteSection) for note in s.iter_notes()]
         return {
             "needed": tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
             "soname": next((tag.soname for tag in tags if tag.entry.d_tag == "DT_SONAME"), None),
             "rpath": next((tuple(tag.rpath.split(":")) for tag in tags if tag.entry.d_tag == "DT_RPATH"), None),
             "runpath": next((tuple(tag.runpath.split(":")) for tag in tags if tag.entry.d_tag == "DT_RUNPATH"), None),
-            "build_id": next((note.n_desc for note in notes if note.n_type == "NT_GNU_BUILD_ID"), None),
         }
 
 

@@ -51,7 +51,7 @@ def test_a_distribution_says_what_it_needs_and_where_it_came_from(tmp_path: Path
     package = found["some-package"]
     assert problems == ()
     assert package.requires == ("torch>=2", 'numpy; extra == "x"')
-    assert (package.requires_python, package.extras, package.installer) == (">=3.9", ("fast-mode",), "pip")
+    assert (package.requires_python, package.extras) == (">=3.9", ("fast-mode",))
     assert [(e.group, e.name, e.value) for e in package.entry_points] == [
         ("console_scripts", "Serve", "some.cli:main"),
         ("a.group", "name", "value"),

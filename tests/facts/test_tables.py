@@ -8,8 +8,9 @@ from packaging.specifiers import SpecifierSet
 
 from toolkit import facts
 from toolkit.facts.load import HERE, parse, read
-from toolkit.facts.model import FIRM, UNSURE
+from toolkit.facts.model import FIRM
 
+UNSURE = ("line_commit", "nearest_dev", "inferred", "secondary")
 TABLES = sorted(path.stem for path in HERE.glob("*.yaml") if path.stem != "sources")
 
 

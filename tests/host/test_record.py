@@ -101,8 +101,3 @@ def test_a_missing_file_or_folder_is_said(tmp_path):
 def test_a_recorded_machine_loads(path):
     host = record.load(path)
     assert record.document(host) == json.loads(path.read_text())
-
-
-def test_the_schema_names_every_field_of_a_document():
-    assert list(record.schema()["properties"]) == list(record.document(HOST))
-    assert record.schema()["required"] == ["schema", "cores", "cpus_allowed"]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.plan.machines import deployment, gpu, host, shared
 from toolkit.errors import ToolkitError
-from toolkit.plan import Plan, make, waits_for
+from toolkit.plan import Plan, make
 
 
 def waves(plan: Plan) -> dict[str, int]:
@@ -19,7 +19,6 @@ def test_sharers_of_a_gpu_start_one_by_one_in_file_order():
     plan = make(deployment(b=shared("1GiB"), a=shared("1GiB"), c={}), host(gpu(0)))
     assert waves(plan) == {"b": 0, "a": 1, "c": 0}
     assert [service.name for service in plan.services] == ["b", "c", "a"]
-    assert waits_for(plan) == {"b": (), "c": (), "a": ("b",)}
 
 
 def test_after_turns_the_order_of_sharers_round():

@@ -25,14 +25,6 @@ class Placement:
     why: str | None = None
 
 
-def parse_numa_maps(text: str) -> dict[int, int]:
-    """Pages per node, of any page size, as the kernel counts them."""
-    pages: Counter[int] = Counter()
-    for line in text.splitlines():
-        pages.update(dict(_node_pages(line)))
-    return dict(sorted(pages.items()))
-
-
 def anonymous_bytes(text: str) -> dict[int, int]:
     """Bytes per node of memory that belongs to no file; huge pages count with their own size."""
     sizes: Counter[int] = Counter()

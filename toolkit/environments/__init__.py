@@ -1,6 +1,6 @@
 """What a Python environment holds and what its binaries need, read from files; nothing of it is imported."""
 
-from toolkit.environments.binaries import Binaries, Binary, resolve
+from toolkit.environments.binaries import Binaries, Binary
 from toolkit.environments.binaries import read as read_binaries
 from toolkit.environments.loader import Files
 from toolkit.environments.mismatch import Mismatch
@@ -19,5 +19,4 @@ __all__ = [
     "TorchFacts",
     "read",
     "read_binaries",
-    "resolve",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,15 +87,6 @@ class Binaries:
     selection: Selection
     driver: DriverLibrary
 
-    @property
-    def cuda_libraries(self) -> tuple[Library, ...]:
-        """The CUDA libraries in the process after ``import torch``, each once, and where they come from."""
-        known: dict[str, Library] = {}
-        for library in (library for resolution in self.torch for library in resolution.libraries):
-            if mismatch.library_owner(library.name) in {"cuda", "cuda_driver", "tensorrt"}:
-                known.setdefault(library.name, library)
-        return tuple(known[name] for name in sorted(known))
-
 
 def read(
     environment: Environment,
@@ -122,23 +113,6 @@ def read(
         chosen,
         driver_library(process, driver_text),
     )
-
-
-def resolve(
-    environment: Environment,
-    file: Path,
-    *,
-    preloaded: Iterable[Path] = (),
-    machine: Loader | None = None,
-    files: Files | None = None,
-) -> Resolution:
-    """One file as the environment's process would load it after ``import torch`` and the ``preloaded`` files."""
-    process, _ = start(environment, machine or loader.read(), files or Files())
-    for _ in import_torch(process, environment):
-        continue
-    for path in preloaded:
-        process.load(path)
-    return process.load(file)
 
 
 def start(environment: Environment, machine: Loader, files: Files) -> tuple[Process, Resolution | None]:

@@ -17,10 +17,9 @@ from typing import Literal, NamedTuple
 
 MACHINES = {3: "i386", 21: "ppc64", 22: "s390", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 KINDS: dict[int, Literal["executable", "shared"]] = {2: "executable", 3: "shared"}
-PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
 DT_NEEDED, DT_STRTAB, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 5, 14, 15, 29
-DT_FLAGS, DT_FLAGS_1, DF_1_NODEFLIB = 30, 0x6FFFFFFB, 0x800
-NT_GNU_BUILD_ID = 3
+DT_FLAGS_1, DF_1_NODEFLIB = 0x6FFFFFFB, 0x800
 MAX_PART_BYTES = 256 << 20  # the largest part known, the string table of a CUDA libtorch, has tens of MiB
 MAX_TEXT_BYTES = 16 << 10
 MAX_HEADERS = 4096
@@ -65,7 +64,6 @@ class ElfFile:
     runpath: tuple[str, ...] | None = None
     default_folders: bool = True
     interpreter: str | None = None
-    build_id: str | None = None
     dynamic: tuple[tuple[int, int], ...] = ()
     loads: tuple[Part, ...] = ()
 
@@ -163,7 +161,7 @@ def _identify(file: ElfFile, reader: FileReader) -> ElfFile:
 def _read_segments(file: ElfFile, reader: FileReader) -> ElfFile:
     headers = list(_program_headers(reader))
     loads = tuple(Part(vaddr, offset, size) for kind, offset, vaddr, size in headers if kind == PT_LOAD)
-    file = replace(file, loads=loads, build_id=_build_id(reader, headers), interpreter=_interpreter(reader, headers))
+    file = replace(file, loads=loads, interpreter=_interpreter(reader, headers))
     for kind, offset, _, size in headers:
         if kind == PT_DYNAMIC:
             return _read_dynamic(file, reader, offset, size)
@@ -182,30 +180,6 @@ def _program_headers(reader: FileReader) -> Iterator[tuple[int, int, int, int]]:
 
 def _interpreter(reader: FileReader, headers: list[tuple[int, int, int, int]]) -> str | None:
     return next((reader.text(offset) for kind, offset, _, _ in headers if kind == PT_INTERP), None)
-
-
-def _build_id(reader: FileReader, headers: list[tuple[int, int, int, int]]) -> str | None:
-    for kind, offset, _, size in headers:
-        if kind == PT_NOTE and size <= MAX_TEXT_BYTES:
-            found = _build_id_in(reader.at(offset, size))
-            if found:
-                return found
-    return None
-
-
-def _build_id_in(notes: bytes) -> str | None:
-    at = 0
-    while at + 12 <= len(notes):
-        name_size, size, kind = struct.unpack_from("<III", notes, at)
-        start = at + 12 + _aligned(name_size, 4)
-        if kind == NT_GNU_BUILD_ID and notes[at + 12 : at + 16] == b"GNU\0":
-            return notes[start : start + size].hex()
-        at = start + _aligned(size, 4)
-    return None
-
-
-def _aligned(size: int, to: int) -> int:
-    return (size + to - 1) // to * to
 
 
 def _read_dynamic(file: ElfFile, reader: FileReader, offset: int, size: int) -> ElfFile:

@@ -108,7 +108,6 @@ def _read(folder: Path, metadata: Path, problems: list[Problem]) -> Distribution
         _entry_points(metadata / "entry_points.txt"),
         editable,
         _url(origin),
-        (_read_text(metadata / "INSTALLER") or "").strip() or None,
     )
 
 

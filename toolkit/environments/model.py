@@ -110,7 +110,6 @@ class Distribution:
     entry_points: tuple[EntryPoint, ...] = ()
     editable: Path | None = None
     source_url: str | None = None
-    installer: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,6 @@ class TorchFacts:
     folder: Path
     version: str | None = None
     cuda: str | None = None
-    hip: str | None = None
-    git_version: str | None = None
     cxx11_abi: Abi | None = None
     cuda_linked: int | None = None
     libraries: tuple[Path, ...] = ()

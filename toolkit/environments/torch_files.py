@@ -27,8 +27,6 @@ def read(folder: Path, files: Files) -> TorchFacts:
         folder,
         _text(said, "__version__"),
         _text(said, "cuda"),
-        _text(said, "hip"),
-        _text(said, "git_version"),
         abi_of(folder / "lib/libc10.so", files),
         cuda_major(tuple(need for name in CUDA_LIBRARIES for need in files.elf(folder / "lib" / name).needed)),
         libraries,

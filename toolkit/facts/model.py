@@ -15,7 +15,6 @@ from packaging.version import InvalidVersion, Version
 CAPABILITY = re.compile(r"(?:sm_?|compute_)?(1?[0-9])\.?([0-9])[af]?")
 Abi = Literal["old", "new"]
 FIRM = ("exact_tag", "docs", "release_notes", "pip_log", "issue", "pull_request")
-UNSURE = ("line_commit", "nearest_dev", "inferred", "secondary")
 
 
 @functools.lru_cache(maxsize=4096)

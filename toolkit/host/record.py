@@ -84,12 +84,3 @@ def _fault(error: Mapping[str, Any], where: str) -> ToolkitError:
         hint = f"Did you mean '{near}'?" if near else _HINT
         return ToolkitError(f"A host has no field '{name}'.", f"{where} {key}", hint, code="record")
     return ToolkitError(f"{error['msg']}.", f"{where} {key}", _HINT, code="record")
-
-
-def schema() -> dict[str, Any]:
-    """JSON Schema of a host record."""
-    found = Host.model_json_schema()
-    names = {"schema_version", "context_bytes"}
-    own = {"schema": {"const": SCHEMA}, "context_mib": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}
-    kept = {name: value for name, value in found["properties"].items() if name not in names}
-    return {**found, "properties": own | kept, "required": ["schema", *found["required"]]}

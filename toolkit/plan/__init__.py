@@ -2,7 +2,6 @@
 
 from toolkit.plan.model import Grant, Plan
 from toolkit.plan.need import Need
-from toolkit.plan.order import waits_for
 from toolkit.plan.planner import make
 
-__all__ = ["Grant", "Need", "Plan", "make", "waits_for"]
+__all__ = ["Grant", "Need", "Plan", "make"]

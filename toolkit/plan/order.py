@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.names import nearest
-from toolkit.plan.model import Plan
 
 Edges = Mapping[str, Collection[str]]
 
@@ -87,16 +86,3 @@ def waves(
         sharers = [other for other in ordered[:i] if set(on_devices[other]) & set(on_devices[name])]
         wave[name] = max((wave[other] + 1 for other in (*after.get(name, ()), *sharers)), default=0)
     return wave
-
-
-def waits_for(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """The services that must be SERVING before each one starts: its ``after`` and earlier waves on its devices."""
-    on = {service.name: {device.uuid for device in service.devices} for service in plan.services}
-    return {
-        late.name: tuple(
-            early.name
-            for early in plan.services
-            if early.name in late.after or (early.wave < late.wave and on[early.name] & on[late.name])
-        )
-        for late in plan.services
-    }

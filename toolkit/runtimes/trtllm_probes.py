@@ -11,7 +11,7 @@ from toolkit.runtimes.trtllm_options import Given
 from toolkit.runtimes.trtllm_release import Release
 from toolkit.runtimes.trtllm_served import Served
 
-HEALTH, HEALTH_GENERATE, MODELS = "/health", "/health_generate", "/v1/models"
+HEALTH, HEALTH_GENERATE = "/health", "/health_generate"
 # The first answer may wait for kernels to be chosen.
 DEEP_TIMEOUT_S = 120.0
 BATCHES = (2, 4, 8, 16, 32)

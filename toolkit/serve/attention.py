@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd import profiler_legacy
 from torch.nn import functional as F  # noqa: N812
 
-NAMES = ("fa4", "fa3", "fa2", "sdpa", "vanilla")
 # Module and function of each flash-attn generation, and the compute capabilities it has kernels for.
 _FLASH = {
     "fa4": ("flash_attn.cute", (9, 0), None),

@@ -68,9 +68,6 @@ class Captured(Protocol):
     def replay(self) -> None: ...
 
 
-Capture = Callable[[Run, int, int], Captured]
-
-
 @dataclass
 class CudaGraph:
     """A captured step; ``inputs`` int64 [2, rows] are tokens and positions."""

@@ -15,14 +15,13 @@ PARTS = ("context", "weights", "kv_cache", "tokenizer")
 PRIME_PARTS = ("compile", "canary", "proof")
 
 Sign = Literal["step", "not_yet", "nothing"]
-FailureCode = Literal["canary_wrong", "never_steady", "compile_during_proof", "request_failed", "loaded_timeout"]
 
 
 class WarmupError(ToolkitError):
-    """Why PRELOAD or PRIME ended: ``code`` is one of ``FailureCode``.
+    """Why PRELOAD or PRIME ended.
 
-    ``details`` holds ``canary`` (ok, expected, got) when the answer was wrong, ``first_token_ms`` when it never
-    became steady.
+    ``code``: canary_wrong, never_steady, compile_during_proof, request_failed or loaded_timeout. ``details`` holds
+    ``canary`` (ok, expected, got) when the answer was wrong, ``first_token_ms`` when it never became steady.
     """
 
 
