@@ -2,7 +2,8 @@
 
 Unknown flags, unknown fields of a ``config.pbtxt`` and unknown parameters of the back end are refused, and so is what
 the real ones refuse or ignore to somebody's harm. Standard library only. Variable ``TRITON_STANDIN`` names what goes
-wrong, separated by commas; ``TRITON_STANDIN_RECORD`` a file that gets a line about each start:
+wrong, separated by commas; ``TRITON_STANDIN_RECORD`` a file that gets a line about each start; ``TRITON_STANDIN_SHM`` a folder
+for what is shared memory otherwise:
 
 hang · load=S · unready (ready is 503 for ever) · warmup-error (a warm-up fails, and all is READY) · no-answer (200 with
 an error) · wrong · slow-first=N · ignore-term · crash=S (S seconds after READY) · mute (503 for ever after SIGUSR1)
@@ -240,7 +241,7 @@ class Server:
             each for each in self.flags.get("backend-config", []) if each.startswith("python,shm-region-prefix-name=")
         ]
         prefix = settings[-1].partition("=")[2] if settings else "triton_python_backend_shm_region_"
-        self.region = Path(f"/dev/shm/{prefix}standin")
+        self.region = Path(os.environ.get("TRITON_STANDIN_SHM", "/dev/shm"), f"{prefix}standin")
         try:
             os.close(os.open(self.region, os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:

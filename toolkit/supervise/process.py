@@ -91,7 +91,11 @@ def start(
     return process
 
 
-def _before_exec(parent_pid: int | None, entrance: int | None) -> Callable[[], None]:
+def _before_exec(parent_pid: int | None, entrance: int | None) -> Callable[[], None] | None:
+    """What a child does first; None where that is nothing, and no copy of this process is made for it."""
+    if parent_pid is None and entrance is None:
+        return None
+
     def hook() -> None:
         if entrance is not None:
             with contextlib.suppress(OSError):  # it is seen afterwards whether it is inside
