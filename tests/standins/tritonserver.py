@@ -2,8 +2,8 @@
 
 Unknown flags, unknown fields of a ``config.pbtxt`` and unknown parameters of the back end are refused, and so is what
 the real ones refuse or ignore to somebody's harm. Standard library only. Variable ``TRITON_STANDIN`` names what goes
-wrong, separated by commas; ``TRITON_STANDIN_RECORD`` a file that gets a line about each start; ``TRITON_STANDIN_SHM`` a folder
-for what is shared memory otherwise:
+wrong, separated by commas; ``TRITON_STANDIN_RECORD`` a file that gets a line about each start; ``TRITON_STANDIN_SHM`` a
+folder in place of /dev/shm:
 
 hang · load=S · unready (ready is 503 for ever) · warmup-error (a warm-up fails, and all is READY) · no-answer (200 with
 an error) · wrong · slow-first=N · ignore-term · crash=S (S seconds after READY) · mute (503 for ever after SIGUSR1)
