@@ -75,14 +75,12 @@ def _why_not_bind(host: Host, nodes: tuple[int, ...], allowed: tuple[int, ...], 
     return None
 
 
-def probe_mempolicy_permitted(
-    python: str = sys.executable, status: Path = Path("/proc/self/status"), prefix: tuple[str, ...] = ()
-) -> bool:
+def probe_mempolicy_permitted(status: Path = Path("/proc/self/status"), prefix: tuple[str, ...] = ()) -> bool:
     """Whether ``set_mempolicy`` works here, tried in a child; ``prefix`` is argv to put in front of it."""
     allowed = re.search(r"^Mems_allowed_list:\s*(\S+)", status.read_text(), re.MULTILINE)
     if allowed is None:
         return False  # a kernel without NUMA
     node = parse_cpu_list(allowed[1])[0]
-    argv = [*prefix, python, "-I", "-S", str(PIN_FILE), "--mem", f"bind:{node}", "--check"]
+    argv = [*prefix, sys.executable, "-I", "-S", str(PIN_FILE), "--mem", f"bind:{node}", "--check"]
     result = subprocess.run(argv, check=False, capture_output=True, env={}, timeout=_PROBE_TIMEOUT_S)
     return result.returncode == 0

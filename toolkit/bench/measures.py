@@ -33,12 +33,12 @@ def needed(share: float) -> int:
     return P99_NEEDS if share >= 0.99 else 1
 
 
-def jitter(samples: Sequence[At], window_s: float = JITTER_WINDOW_S) -> float | None:
-    """Standard deviation over mean of the last ``window_s``; None with fewer than two readings, or of nothing."""
+def jitter(samples: Sequence[At]) -> float | None:
+    """Standard deviation over mean of the last ``JITTER_WINDOW_S``; None with under two readings, or of nothing."""
     if len(samples) < 2:
         return None
     last_s = samples[-1].s
-    values = [sample.value for sample in samples if sample.s > last_s - window_s]
+    values = [sample.value for sample in samples if sample.s > last_s - JITTER_WINDOW_S]
     mean = statistics.fmean(values)
     return statistics.pstdev(values) / mean if mean > 0 else None
 
@@ -56,11 +56,11 @@ def climb_per_s(samples: Sequence[At]) -> float | None:
     return rise / (highest.s - lowest.s) if rise > 0 else None
 
 
-def rates(arrivals_s: Sequence[float], until_s: float, bin_s: float = BIN_S) -> tuple[At, ...]:
+def rates(arrivals_s: Sequence[float], until_s: float) -> tuple[At, ...]:
     """How many arrivals a second there were in each whole bin from 0 on, at the bin's end. ``arrivals_s`` ascends."""
-    bins = int(until_s / bin_s + 1e-9)
-    edges = [bisect_right(arrivals_s, number * bin_s) for number in range(bins + 1)]
-    return tuple(At((n + 1) * bin_s, (edges[n + 1] - edges[n]) / bin_s) for n in range(bins))
+    bins = int(until_s / BIN_S + 1e-9)
+    edges = [bisect_right(arrivals_s, number * BIN_S) for number in range(bins + 1)]
+    return tuple(At((n + 1) * BIN_S, (edges[n + 1] - edges[n]) / BIN_S) for n in range(bins))
 
 
 def steady_rate(found: Sequence[At]) -> float | None:
@@ -69,9 +69,9 @@ def steady_rate(found: Sequence[At]) -> float | None:
     return statistics.median(half) if half else None
 
 
-def time_to_nearly(found: Sequence[At], share: float = NEARLY) -> float | None:
-    """Seconds to the end of the first bin that reaches ``share`` of the steady rate; None where there is no rate."""
+def time_to_nearly(found: Sequence[At]) -> float | None:
+    """Seconds to the end of the first bin that reaches ``NEARLY`` of the steady rate; None where there is no rate."""
     wanted = steady_rate(found)
     if not wanted:
         return None
-    return next((each.s for each in found if each.value >= share * wanted), None)
+    return next((each.s for each in found if each.value >= NEARLY * wanted), None)

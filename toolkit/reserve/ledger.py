@@ -72,7 +72,6 @@ class Ledger:
         owner: Owner,
         requests: Mapping[str, Request],
         totals: Totals,
-        window_s: float = DEFAULT_WINDOW_S,
         replaced: Sequence[Grant] = (),
     ) -> dict[str, Grant]:
         """The requests of all services, by service, held together or not at all.
@@ -81,7 +80,7 @@ class Ledger:
 
         Raises: ToolkitError as ``grant``.
         """
-        wishes = [self._wish(owner, service, request, window_s) for service, request in requests.items()]
+        wishes = [self._wish(owner, service, request, DEFAULT_WINDOW_S) for service, request in requests.items()]
         return dict(zip(requests, self._grant(wishes, totals, replaced), strict=True))
 
     def keep(self, grant: Grant, process: Owner) -> Grant:

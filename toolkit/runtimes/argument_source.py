@@ -168,17 +168,17 @@ def _fields(name: str, found: Source) -> Iterator[tuple[str, tuple[ast.expr, ast
             yield node.target.id, (node.annotation, node.value)
 
 
-def of_annotated(found: Source, switch: Switch = "flag") -> Iterator[Option]:
+def of_annotated(found: Source) -> Iterator[Option]:
     """One option for each class field ``x: Annotated[T, "help"]`` or ``Annotated[T, Arg(…)]`` (also ``A[…]``)."""
     for owner in found.classes.values():
         for node in owner.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                made = _of_annotated(node.target.id, node.annotation, node.value, switch, found)
+                made = _of_annotated(node.target.id, node.annotation, node.value, "flag", found)
                 if made is not None:
                     yield made
 
 
-def of_parameters(found: Source, owner: str, switch: Switch = "pair") -> Iterator[Option]:
+def of_parameters(found: Source, owner: str) -> Iterator[Option]:
     """One option for each ``Annotated`` parameter of the class's ``__init__``, or of the function of that name."""
     for function in _functions(found, owner):
         spec = function.args
@@ -186,7 +186,7 @@ def of_parameters(found: Source, owner: str, switch: Switch = "pair") -> Iterato
         pairs = [*zip(spec.args, [*padded, *spec.defaults], strict=True)]
         for argument, default in (*pairs, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True)):
             if argument.annotation is not None:
-                made = _of_annotated(argument.arg, argument.annotation, default, switch, found)
+                made = _of_annotated(argument.arg, argument.annotation, default, "pair", found)
                 if made is not None:
                     yield made
 

@@ -49,6 +49,8 @@ class Family:
     head_out: str = "classifier.out_proj"
 
 
+# Distances from here on share the last bucket of T5's relative positions, which MPNet was trained with.
+_FARTHEST_BIAS = 128
 _BERT_KEYS = {
     "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
     "intermediate": "intermediate_size", "activation": "hidden_act",
@@ -388,7 +390,7 @@ class Encoder:
         return by_distance
 
 
-def bias_bucket(distance: Tensor, buckets: int, max_distance: int = 128) -> Tensor:
+def bias_bucket(distance: Tensor, buckets: int) -> Tensor:
     """The bucket of each distance key - query: exact when near, logarithmic when far, the later half for keys behind.
 
     Source: T5's relative positions, bidirectional (Raffel et al. 2020), which MPNet takes over.
@@ -396,6 +398,6 @@ def bias_bucket(distance: Tensor, buckets: int, max_distance: int = 128) -> Tens
     half = buckets // 2
     exact = half // 2
     size = distance.abs()
-    scale = torch.log(size.clamp(min=1).float() / exact) / math.log(max_distance / exact)
+    scale = torch.log(size.clamp(min=1).float() / exact) / math.log(_FARTHEST_BIAS / exact)
     far = (exact + (scale * (half - exact)).long()).clamp(max=half - 1)
     return torch.where(size < exact, size, far) + (distance > 0).long() * half

@@ -7,10 +7,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from toolkit.serve.footprint import Held, growth, held
+from toolkit.serve.footprint import growth, held
 
 Stage = Literal["preload", "loaded", "serving", "draining"]
 PARTS = ("context", "weights", "kv_cache", "tokenizer")
@@ -21,10 +21,9 @@ log = logging.getLogger("coexist.serve")
 class Status:
     """Stage and parts are written by the loading thread or the event loop; ``in_flight`` by the event loop alone."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, held: Callable[[], Held] = held) -> None:
-        self._clock = clock
-        self._held, self._last_held = held, held()
-        self._started_s = clock()
+    def __init__(self) -> None:
+        self._held = held()
+        self._started_s = time.monotonic()
         self._lock = threading.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -45,7 +44,7 @@ class Status:
             if self._stage != source:
                 return False
             self._stage = target
-        log.info("stage %s -> %s after %.3f s", source, target, self._clock() - self._started_s)
+        log.info("stage %s -> %s after %.3f s", source, target, time.monotonic() - self._started_s)
         return True
 
     def drain(self) -> None:
@@ -56,19 +55,19 @@ class Status:
     def part(self, name: str, seconds: float) -> None:
         """Adds to the time of a part of the start, and what memory grew by since the part before."""
         self.parts[name] = (self.parts.get(name) or 0.0) + seconds
-        before, self._last_held = self._last_held, self._held()
+        before, self._held = self._held, held()
         known = self.memory_bytes.setdefault(name, {})
-        for place, size in growth(before, self._last_held).items():
+        for place, size in growth(before, self._held).items():
             known[place] = known.get(place, 0) + size
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """A context whose time is added to a part."""
-        start_s = self._clock()
+        start_s = time.monotonic()
         try:
             yield
         finally:
-            self.part(name, self._clock() - start_s)
+            self.part(name, time.monotonic() - start_s)
 
     def read(self, count_bytes: int) -> None:
         """Counts weights that were read."""

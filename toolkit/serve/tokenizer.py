@@ -70,26 +70,26 @@ class TextTokenizer:
         """True when ``chat`` can be used."""
         return self._template is not None
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> tuple[int, ...]:
+    def chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """The ids of a conversation, written as the model's chat template says.
 
         Raises: ValueError when the model has no template or the template refuses the messages.
         """
-        return self.encode(self.render(messages, add_generation_prompt=add_generation_prompt), special=False)
+        return self.encode(self.render(messages), special=False)
 
     def warm_chat(self) -> None:
         """The template is compiled afterwards, though it may refuse a message as plain as this one."""
         with contextlib.suppress(ValueError):
             self.chat([{"role": "user", "content": "Hello"}])
 
-    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
-        """The text of a conversation. Raises: ValueError as ``chat`` does."""
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of a conversation, up to where the answer begins. Raises: ValueError as ``chat`` does."""
         if self._template is None:
             raise ValueError("this model has no chat template; use /v1/completions")
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         marks = {name: _content(self._config.get(name)) for name in names}
         given = {name: mark for name, mark in marks.items() if mark is not None}
-        return _render(self._template, messages=messages, add_generation_prompt=add_generation_prompt, **given)
+        return _render(self._template, messages=messages, add_generation_prompt=True, **given)
 
 
 def read_tokenizer(folder: Path) -> tokenizers.Tokenizer:
