@@ -21,6 +21,7 @@ from toolkit.supervise import launch_files
 from toolkit.units import GIB
 
 RUNTIME = TritonRuntime(as_root=False)
+TEMPLATES = Path(__file__).with_name("data") / "triton_templates"
 ABLE = dict.fromkeys(("kv_cache_reuse", "chunked_prefill", "draft_tokens"), True)
 LIMITS = {"max_batch_size": 8, "max_input_len": 512, "max_seq_len": 1024, "max_num_tokens": 4096}
 MEMORY = DeviceMemory(80 * GIB, 60 * GIB, GIB, 20 * GIB, 131_072, 32, 75 * GIB, 70 * GIB)
@@ -51,67 +52,11 @@ def engine(folder: Path, *, ranks: int = 1, paged: bool = True) -> Path:
 
 
 def templates(folder: Path, *, inner: str = "") -> Path:
-    """Templates in the form of the back end's own, written for this test."""
-    entries = """
-name: "ensemble"
-platform: "ensemble"
-max_batch_size: ${triton_max_batch_size}
-input [
-  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },
-  { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] },
-  { name: "bad_words" data_type: TYPE_STRING dims: [ -1 ] optional: true },
-  { name: "stop_words" data_type: TYPE_STRING dims: [ -1 ] optional: true },
-  { name: "top_k" data_type: TYPE_INT32 dims: [ 1 ] optional: true },
-  { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
-]
-output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
-ensemble_scheduling {
-  step [
-    { model_name: "preprocessing" model_version: -1 },
-    { model_name: "tensorrt_llm" model_version: -1 },
-    { model_name: "postprocessing" model_version: -1 }
-  ]
-}
-"""
-    python = """
-name: "{name}"
-backend: "python"
-max_batch_size: ${{triton_max_batch_size}}
-input [ {{ name: "X" data_type: TYPE_STRING dims: [ 1 ] }} ]
-output [ {{ name: "Y" data_type: TYPE_STRING dims: [ 1 ] }} ]
-parameters {{ key: "tokenizer_dir" value: {{ string_value: "${{tokenizer_dir}}" }} }}
-parameters {{ key: "add_special_tokens" value: {{ string_value: "${{not_filled}}" }} }}
-instance_group [ {{ count: ${{{name}_instance_count}} kind: KIND_CPU }} ]
-"""
-    model = f"""
-name: "tensorrt_llm"
-backend: "${{triton_backend}}"
-max_batch_size: ${{triton_max_batch_size}}
-model_transaction_policy {{ decoupled: ${{decoupled_mode}} }}
-dynamic_batching {{
-  preferred_batch_size: [ ${{triton_max_batch_size}} ]
-  max_queue_delay_microseconds: ${{max_queue_delay_microseconds}}
-}}
-input [
-  {{ name: "input_ids" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: true }},
-  {{ name: "input_lengths" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} }},
-  {{ name: "request_output_len" data_type: TYPE_INT32 dims: [ 1 ] }}
-]
-output [ {{ name: "output_ids" data_type: TYPE_INT32 dims: [ -1, -1 ] }} ]
-instance_group [ {{ count: 1 kind: KIND_GPU gpus: [ 0 ] }} ]
-parameters: {{ key: "gpt_model_path" value: {{ string_value: "${{engine_dir}}" }} }}
-parameters: {{ key: "executor_worker_path" value: {{ string_value: "/opt/tritonserver/backends/tensorrtllm/worker" }} }}
-parameters: {{ key: "medusa_choices" value: {{ string_value: "${{medusa_choices}}" }} }}
-{inner}
-"""
-    for name, config in (
-        ("ensemble", entries),
-        ("preprocessing", python.format(name="preprocessing")),
-        ("postprocessing", python.format(name="postprocessing")),
-        ("tensorrt_llm", model),
-    ):
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "config.pbtxt").write_text(config)
+    """The back end's own templates in form; ``inner`` stands behind those of the inner model."""
+    for template in TEMPLATES.glob("*/config.pbtxt"):
+        model = folder / template.parent.name
+        (model / "1").mkdir(parents=True)
+        (model / "config.pbtxt").write_text(template.read_text() + (inner if model.name == "tensorrt_llm" else ""))
     for name in ("preprocessing", "postprocessing"):
         (folder / name / "1" / "model.py").write_text("# tokenizes\n")
     return folder
