@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from tests.diagnose.literals import without_literal
 from toolkit.diagnose import classify
-from toolkit.diagnose.catalogue import Pattern, load
+from toolkit.diagnose.catalogue import Pattern, Rule, load
 from toolkit.diagnose.refine import REFINEMENTS
 
 CATALOGUE = load()
@@ -32,6 +33,12 @@ def test_every_refinement_exists_and_is_used() -> None:
     assert {pattern.refine for pattern in PATTERNS if pattern.refine} == set(REFINEMENTS)
 
 
+@pytest.mark.parametrize("rule", CATALOGUE.rules, ids=lambda rule: rule.name)
+def test_every_line_that_an_expression_matches_is_looked_at(rule: Rule) -> None:
+    unseen = {text: left for text in rule.texts if (left := without_literal(text, rule.needles)) is not None}
+    assert not unseen
+
+
 def test_needles_are_lower_case_as_the_lines_they_are_looked_for_in() -> None:
     assert all(needle == needle.lower() for rule in CATALOGUE.rules for needle in rule.needles)
 
@@ -44,5 +51,6 @@ def test_check_rules_are_written_in_one_way() -> None:
 def test_every_pattern_has_a_source_and_all_but_the_context_bound_ones_an_example() -> None:
     assert all(pattern.source for pattern in PATTERNS)
     assert {pattern.name for pattern in PATTERNS if not pattern.examples} == {
-        "affinity-einval", "cuda-init-in-cpuset", "engine-config-python", "pickle-truncated",
+        "affinity-einval", "affinity-eperm", "cuda-init-in-cpuset", "engine-config-missing", "engine-config-python",
+        "pickle-truncated", "shm-python",
     }  # fmt: skip

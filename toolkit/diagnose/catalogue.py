@@ -51,6 +51,7 @@ class Pattern(Rule):
     fix: str = ""
     check: str | None = None
     near: Mapping[str, int] = field(default_factory=dict)
+    unless: Mapping[str, int] = field(default_factory=dict)
     explains: frozenset[str] = frozenset()
     veto: bool = False
     teardown: bool = False
@@ -93,7 +94,9 @@ class Combination:
 
 @dataclass(frozen=True)
 class Landmark(Rule):
-    """A rule for names that a later finding may need."""
+    """A rule for names that a later finding may need; with ``below`` the name stands in one of the next lines."""
+
+    below: re.Pattern[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,9 @@ def parse(data: Mapping[str, Any]) -> Catalogue:
     rules: list[Rule] = []
     for group in ("benign", "echo", "unavailable", "ready", "shutdown", "start", "quoting"):
         rules += [Mark(len(rules) + i, group, *_search(entry)) for i, entry in enumerate(data["marks"][group])]
-    rules += [Landmark(len(rules) + i, e["name"], *_search(e)) for i, e in enumerate(data["landmarks"])]
+    rules += [
+        Landmark(len(rules) + i, e["name"], *_search(e), _optional(e, "below")) for i, e in enumerate(data["landmarks"])
+    ]
     for group in ("begun", "ended", "stalled"):
         entries = enumerate(data["jit"][group], len(rules))
         rules += [Jit(order, group, *_search(entry), entry.get("wait") == "lock") for order, entry in entries]
@@ -163,14 +168,18 @@ def _search(entry: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(entry["needles"]), tuple(entry["expr"] if isinstance(entry["expr"], list) else [entry["expr"]])
 
 
+def _optional(entry: Mapping[str, Any], key: str) -> re.Pattern[str] | None:
+    return re.compile(entry[key], re.IGNORECASE) if key in entry else None
+
+
 def _pattern(order: int, entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> Pattern:
     return Pattern(
         order, entry["id"], *_search(entry), entry["class"], entry.get("verdict", defaults["verdict"]),
         _LEVELS[entry.get("level", "error")], STRENGTHS[entry.get("strength", "root")], entry.get("culprit", ""),
         entry["cause"], entry["fix"], entry.get("rule", defaults.get("rule")), entry.get("near", {}),
-        frozenset(entry.get("explains", ())), entry.get("veto", False), entry.get("teardown", False),
-        entry.get("phase"), re.compile(entry["seek"], re.IGNORECASE) if "seek" in entry else None,
-        entry.get("refine"), entry["source"], tuple(entry["examples"]), entry.get("served"),
+        entry.get("unless", {}), frozenset(entry.get("explains", ())), entry.get("veto", False),
+        entry.get("teardown", False), entry.get("phase"), _optional(entry, "seek"), entry.get("refine"),
+        entry["source"], tuple(entry["examples"]), entry.get("served"),
     )  # fmt: skip
 
 

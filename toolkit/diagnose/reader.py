@@ -15,6 +15,7 @@ from toolkit.diagnose.template import fill, known
 from toolkit.diagnose.text import Level, Line
 
 SEEK_LINES = 15
+BELOW_LINES = 8
 GLUE_LINES = 6
 QUOTE_LINES = 40
 LONG_BYTES = 64 * 1024
@@ -62,6 +63,7 @@ class Reader:
         self._quote: str | None = None
         self._quoted_lines = 0
         self._sought: tuple[Pattern, int] | None = None
+        self._named_below: Landmark | None = None
 
     def read(self) -> State:
         """Reads on to the end of the log, or to the next pause."""
@@ -86,7 +88,7 @@ class Reader:
     @property
     def _is_watching(self) -> bool:
         """The next lines may go on with what was begun."""
-        return bool(self._cut or self._quote or self._sought)
+        return bool(self._cut or self._quote or self._sought or self._named_below)
 
     def _whole(self, raw: RawLine) -> Iterator[tuple[int, str]]:
         """The line; where the output of ranks ran into one another, one text for each, joined to its other half."""
@@ -137,6 +139,8 @@ class Reader:
         """Takes in one line; False when others of its kind can't tell anything either."""
         if self._sought:
             self._seek(line)
+        if self._named_below:
+            self._name(self._named_below, line)
         told = echo = False
         for rule in rules:
             if not (found := rule.search(line)):
@@ -152,7 +156,7 @@ class Reader:
                 continue
             known = len(self.state.findings)
             explained = self._pattern(rule, line, found)
-            told |= bool(rule.near) or len(self.state.findings) > known
+            told |= bool(rule.near or rule.unless) or len(self.state.findings) > known
             if explained:
                 break
         return told
@@ -162,13 +166,28 @@ class Reader:
         if isinstance(rule, Mark):
             return self._mark(rule.name, line)
         if isinstance(rule, Landmark):
-            self.state.seen[rule.name] = (line.number, _last(rule.expressions[0], line, found)["value"])
+            self._landmark(rule, line, found)
         elif isinstance(rule, Evidence):
             first, _ = self.state.evidence.get(rule.name, (_sign(line, found), 0))
             self.state.evidence[rule.name] = (first, line.number)
         elif isinstance(rule, Jit):
             self._jit(rule, line, found)
         return True
+
+    def _landmark(self, rule: Landmark, line: Line, found: re.Match[str]) -> None:
+        """Remembers the name, or looks for it in the next lines."""
+        if rule.below is None:
+            self.state.seen[rule.name] = (line.number, _last(rule.expressions[0], line, found)["value"])
+            return
+        self._named_below = rule
+        self._scanner.look_ahead = max(self._scanner.look_ahead, BELOW_LINES)
+
+    def _name(self, rule: Landmark, line: Line) -> None:
+        """Remembers the name where the line is one."""
+        if rule.below and (found := rule.below.search(line.message)):
+            self.state.seen[rule.name] = (line.number, found["value"])
+        if not self._scanner.look_ahead:
+            self._named_below = None
 
     def _mark(self, name: str, line: Line) -> bool:
         """Where a mark changes what lines mean, all of them are looked at again from there on."""
@@ -253,7 +272,12 @@ class Reader:
         return not self._after_shutdown() and not (self.state.shutdown is not None and pattern.teardown)
 
     def _near(self, pattern: Pattern, line: Line) -> bool:
-        return all(line.number - self.state.seen.get(name, (-1000, ""))[0] <= far for name, far in pattern.near.items())
+        return all(self._is_near(line, *each) for each in pattern.near.items()) and not any(
+            self._is_near(line, *each) for each in pattern.unless.items()
+        )
+
+    def _is_near(self, line: Line, landmark: str, lines: int) -> bool:
+        return line.number - self.state.seen.get(landmark, (-1000, ""))[0] <= lines
 
     def _finding(self, pattern: Pattern, line: Line, found: re.Match[str]) -> Finding | None:
         scene = Scene(line.number, line.text, line.rank(found.end()), self.state.seen, self._context)

@@ -16,9 +16,11 @@ _SELF = re.compile(r"this process has (?P<held>[\d.]+) (?P<unit>[KMG]iB) memory 
 _OWN_TENSORS = re.compile(r"Of the allocated memory (?P<held>[\d.]+) (?P<unit>[KMG]iB)")
 _TOTAL = re.compile(r"total capacit?y of (?P<held>[\d.]+) (?P<unit>[KMG]iB)")
 _UNITS = {"KiB": 1024, "MiB": 1024**2, "GiB": _GIB}
-# Shares of a GPU: a context alone is no neighbour; beside its tensors a process holds a context and workspaces.
+# Shares of a GPU: a context alone is no neighbour; beside its tensors a process holds a context and workspaces. What
+# adds up to more than the GPU has was counted twice.
 _NEIGHBOUR_SHARE = 0.05
 _OWN_EXTRA_BYTES = 2.5 * _GIB
+_MORE_THAN_ALL = 1.02
 
 _FIND_KERNEL = "find the kernel with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, or try another back end or release"
 _LIBRARIES = {
@@ -103,6 +105,8 @@ def _own(others: Mapping[str, float], text: str) -> str | None:
     if _SELF.search(text) or not tensors:
         return None
     near = {pid: held - tensors for pid, held in others.items() if -_GIB / 10 <= held - tensors <= _OWN_EXTRA_BYTES}
+    if not near and tensors + sum(others.values()) > _bytes(_TOTAL.search(text)) * _MORE_THAN_ALL > 0:
+        near = {pid: held - tensors for pid, held in others.items() if held >= tensors}
     return min(near, key=lambda pid: near[pid], default=None)
 
 

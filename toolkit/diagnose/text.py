@@ -26,7 +26,7 @@ _LEVEL = re.compile(
     r"|\d: (?P<tensorflow>[EWIF]) (?=[\w/]+\.cc)"
     r"|NCCL (?P<nccl>INFO|WARN|TRACE)\b"
     r"|(?<![\w\"'])(?P<word>ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL|TRACE)(?=[\s:\]|(;,-]|$)"
-    r"|level[\"']?[=:]\s*[\"']?(?P<key>error|warning|warn|info|debug|critical|fatal)"
+    r"|(?i:(?:level(?:name)?|lvl|severity)[\"']?[=:]\s*[\"']?(?P<key>error|warn(?:ing)?|info|debug|critical|fatal))"
     r"|\b(?P<python>User|Future|Deprecation|Runtime|Resource|Import)Warning: "
 )
 
