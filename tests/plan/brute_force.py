@@ -117,7 +117,13 @@ def _lawful(world: World, wanting: list[Json], placed: dict[str, Groups]) -> boo
     return True
 
 
-def enough_cores(world: World) -> bool:
+def enough_cpus(world: World) -> bool:
+    return sum(int(service["cpus"]) for service in world.services) <= sum(map(len, world.cores))
+
+
+def whole_cores_suffice(case: Json) -> bool:
+    """Whether every service can have cores of its own; else some have single threads of a core."""
+    world = World(case)
     return sum(map(world.cores_for, world.services)) <= len(world.cores)
 
 
@@ -176,7 +182,7 @@ def misplaced(wanted: list[frozenset[int]], cores: list[tuple[int, ...]]) -> int
 def best(case: Json) -> Cost | None:
     """The least cost of any plan of the case, or None when there is no plan."""
     world = World(case)
-    if not enough_cores(world):
+    if not enough_cpus(world):
         return None
     known: dict[object, int] = {}
     least: Cost | None = None

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.plan.machines import deployment, gpu, host
 from toolkit.errors import ToolkitError
@@ -52,10 +54,36 @@ def test_too_many_cpus_are_refused_with_the_difference():
     assert error.details["services"] == ["a", "b"]
 
 
-def test_whole_cores_that_do_not_suffice_are_refused_although_cpus_would():
-    error = refusal(deployment(a={"cpus": 1}, b={"cpus": 1}), host(cores=1, smt=True))
-    assert "whole cores" in error.what
-    assert error.details["needed"] - error.details["available"] == 2
+def test_a_core_is_split_only_where_whole_ones_do_not_suffice_and_a_note_says_so():
+    plan = make(deployment(a={"cpus": 3}, b={"cpus": 3}, c={"cpus": 2}), host(cores=4, smt=True))
+    assert cpus(plan) == {"a": (0, 1, 4), "b": (2, 5, 6), "c": (3, 7)}
+    assert ["too few whole cores" in notes(plan, name) for name in "abc"] == [True, True, False]
+
+
+def test_an_auto_gets_the_thread_that_a_number_leaves():
+    assert cpus(make(deployment(a={"cpus": 1}, b={}), host(cores=1, smt=True))) == {"a": (0,), "b": (1,)}
+
+
+def test_the_other_thread_of_a_named_cpu_is_given_only_where_nothing_else_is_left():
+    machine = host(cores=2, smt=True)
+    assert cpus(make(deployment(a={"cpus": "0"}, b={"cpus": 2}), machine))["b"] == (1, 3)
+    plan = make(deployment(a={"cpus": "0"}, b={"cpus": 3}), machine)
+    assert cpus(plan)["b"] == (1, 2, 3)
+    assert "too few whole cores" in notes(plan, "a")
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(1, 6), st.booleans())
+def test_numbers_are_placed_exactly_when_their_sum_is_allowed(numbers, cores, smt):
+    machine = host(cores=cores, smt=smt)
+    wanted = deployment(**{f"s{i}": {"cpus": n} for i, n in enumerate(numbers)})
+    free = len(machine.cpus_allowed)
+    if sum(numbers) > free:
+        error = refusal(wanted, machine)
+        assert (error.details["needed"], error.details["available"]) == (sum(numbers), free)
+        return
+    given_cpus = cpus(make(wanted, machine))
+    assert all(len(given_cpus[f"s{i}"]) >= n for i, n in enumerate(numbers))
+    assert sum(map(len, given_cpus.values())) == len(set().union(*given_cpus.values()))
 
 
 def test_autos_divide_what_numbers_leave():

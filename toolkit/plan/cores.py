@@ -91,6 +91,18 @@ def pool(host: Host, near: Sequence[frozenset[int]], taken: Iterable[int]) -> Co
     nodes = {cpu: node.node for node in host.numa for cpu in node.cpus}
     cores = [_pool_core(core, allowed, near, nodes) for core in all_cores(host)]
     free = [core for core in cores if core.cpus and not gone & set(core.cpus)]
+    return _pool_of(free)
+
+
+def threads(host: Host, near: Sequence[frozenset[int]], taken: Iterable[int]) -> CorePool:
+    """Every allowed CPU that is free as a core of its own, siblings side by side."""
+    gone, allowed = set(taken), set(host.cpus_allowed)
+    nodes = {cpu: node.node for node in host.numa for cpu in node.cpus}
+    each = [core.model_copy(update={"cpus": (cpu,)}) for core in all_cores(host) for cpu in core.cpus]
+    return _pool_of([_pool_core(one, allowed, near, nodes) for one in each if {*one.cpus} <= allowed - gone])
+
+
+def _pool_of(free: Sequence[PoolCore]) -> CorePool:
     keys = sorted({(core.mask, core.node) for core in free}, key=lambda key: (key[1] is None, key[1] or 0, key[0]))
     regions = (Region(mask, node, tuple(c for c in free if (c.mask, c.node) == (mask, node))) for mask, node in keys)
     return CorePool(tuple(regions), max((len(core.cpus) for core in free), default=1))

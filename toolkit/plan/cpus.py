@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.errors import ToolkitError
 from toolkit.host.model import Host
-from toolkit.plan.cores import CorePool, CoreWish, Reach, pool, quota_cpus
+from toolkit.plan.cores import CorePool, CoreWish, Reach, pool, quota_cpus, threads
 from toolkit.plan.refusal import count, does_not_fit, listed
 from toolkit.units import format_cpu_list
 
@@ -15,8 +15,18 @@ def pool_for(
     wishes: Sequence[CoreWish], host: Host, near: Sequence[frozenset[int]], held: Mapping[int, str]
 ) -> CorePool:
     """The cores that no service named and no other deployment holds."""
-    exact = [cpu for wish in wishes for cpu in wish.exact or ()]
-    return pool(host, near, [*exact, *held])
+    return pool(host, near, _taken(wishes, held))
+
+
+def threads_for(
+    wishes: Sequence[CoreWish], host: Host, near: Sequence[frozenset[int]], held: Mapping[int, str]
+) -> CorePool:
+    """The CPUs that no service named and no other deployment holds, also those of cores that are in use in part."""
+    return threads(host, near, _taken(wishes, held))
+
+
+def _taken(wishes: Sequence[CoreWish], held: Mapping[int, str]) -> list[int]:
+    return [*(cpu for wish in wishes for cpu in wish.exact or ()), *held]
 
 
 def quota_left(wishes: Sequence[CoreWish], host: Host) -> int | None:
@@ -62,19 +72,12 @@ def _refuse_if(wish: CoreWish, bad: Sequence[int], why: str, *others: str) -> No
         )
 
 
-def too_few(wishes: Sequence[CoreWish], cores: CorePool, host: Host, held: Mapping[int, str]) -> ToolkitError:
-    """The refusal when whole cores do not suffice: counted in CPUs, and in CPUs of whole cores where those would do."""
-    others = _holders(held)
-    free = sum(len(core.cpus) for region in cores.regions for core in region.cores)
-    wanted = sum(wish.cpus or 0 for wish in wishes)
-    autos = any(wish.is_auto for wish in wishes)
-    if wanted + autos <= free:
-        wanted = sum(cores.bundles_for(wish.cpus or 0) * cores.width for wish in wishes)
-        what = f"{wanted + autos * cores.width} CPUs in whole cores are needed, and {free} are free{others}"
-        hint = "Ask for fewer, or share a core's threads by naming CPUs exactly."
-        return _refusal(what, wishes, max(wanted + autos * cores.width, free + 1), free, hint)
-    what = f"{wanted + autos} CPUs are needed, and {free} of {len(host.cpus_allowed)} allowed ones are free{others}"
-    return _refusal(what, wishes, wanted + autos, free)
+def too_few(wishes: Sequence[CoreWish], threads: CorePool, host: Host, held: Mapping[int, str]) -> ToolkitError:
+    """The refusal when the free CPUs do not suffice."""
+    free = threads.core_count
+    wanted = sum(wish.cpus or 0 for wish in wishes) + any(wish.is_auto for wish in wishes)
+    what = f"{wanted} CPUs are needed, and {free} of {len(host.cpus_allowed)} allowed ones are free{_holders(held)}"
+    return _refusal(what, wishes, wanted, free)
 
 
 def _holders(held: Mapping[int, str]) -> str:
@@ -84,9 +87,7 @@ def _holders(held: Mapping[int, str]) -> str:
     return "".join(f"; {each}" for each in lists)
 
 
-def _refusal(
-    what: str, wishes: Sequence[CoreWish], needed: int, available: int, hint: str = "Ask for fewer, or for 'auto'."
-) -> ToolkitError:
+def _refusal(what: str, wishes: Sequence[CoreWish], needed: int, available: int) -> ToolkitError:
     names = [wish.name for wish in wishes]
     return does_not_fit(
         f"{what} ({listed(names)})",
@@ -95,7 +96,7 @@ def _refusal(
         available=available,
         services=names,
         key="cpus",
-        hint=hint,
+        hint="Ask for fewer, or for 'auto'.",
     )
 
 

@@ -225,10 +225,10 @@ def _has(host: Host) -> str:
 def _ambiguous(request: str, matches: Sequence[Device], service: str) -> ToolkitError:
     names = ", ".join(device.uuid for device in matches)
     return does_not_fit(
-        f"'{request}' is the start of {count(len(matches), 'UUID')}: {names}",
+        f"'{request}' is the start of {count(len(matches), 'UUID')}, so it names none: {names}",
         resource="gpus",
         needed=1,
-        available=len(matches),
+        available=0,
         services=[service],
         key="gpus",
         hint="Write more of it.",

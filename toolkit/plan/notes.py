@@ -22,6 +22,8 @@ def of_service(
         yield "memory need unknown: alone on its devices; write 'gpu_memory' to bound it"
     if cores.shared:
         yield "there are fewer cores than services: it shares its CPUs with every other service that says 'cpus: auto'"
+    if cores.split:
+        yield "there are too few whole cores: other services run on other threads of its cores"
     if cores.remote:
         unit = "CPU" if isinstance(service.cpus, tuple) else "core"
         yield f"{count(cores.remote, unit)} of it {'is' if cores.remote == 1 else 'are'} not near its GPUs"

@@ -10,7 +10,7 @@ from toolkit.config.models import Deployment
 from toolkit.host.model import Host
 from toolkit.plan import blame, cpus, kv, memory, notes, order, ports
 from toolkit.plan.board import Board, board, numa_distance
-from toolkit.plan.cores import CorePool, CoreWish, Reach, wish
+from toolkit.plan.cores import CorePool, CoreWish, Reach, all_cores, wish
 from toolkit.plan.demand import Demand, demand
 from toolkit.plan.devices import Device, ceil_mib, devices, localities, named
 from toolkit.plan.memory import Share
@@ -20,7 +20,7 @@ from toolkit.plan.numa import binding, nodes_of
 from toolkit.plan.placement import Placement, place
 from toolkit.plan.placement import reach as reach_of
 from toolkit.plan.remote import RemoteCount
-from toolkit.plan.share_out import Claimant, CoreGrant, autos_get_one, share_out
+from toolkit.plan.share_out import Claimant, CoreGrant, autos_get_one, share_out, with_splits
 from toolkit.units import MIB
 
 CONTEXT_BYTES = 768 * MIB  # a little over the 0.70 GiB of a bare context on an H200, driver 580
@@ -151,20 +151,24 @@ def _demand(task: _Task, name: str) -> Demand:
 
 
 def _cores(task: _Task, placed: _Placed) -> dict[str, CoreGrant]:
-    """CPUs for every service.
+    """CPUs for every service: whole cores, or single threads where whole cores do not suffice.
 
     Raises: ToolkitError when there are too few.
     """
     claimants = [_claimant(task, placed, one) for one in task.wishes if one.exact is None]
-    granted = share_out(claimants, task.pool, task.quota_left)
-    if granted is None:
-        raise cpus.too_few(task.wishes, task.pool, task.host, task.cpus_held)
     exact = {
         one.name: CoreGrant(one.exact, cpus.remote_cpus(one.exact, placed.reach(one.name), task.near))
         for one in task.wishes
         if one.exact is not None
     }
-    return granted | exact
+    whole = share_out(claimants, task.pool, task.quota_left)
+    if whole is not None:
+        return whole | exact
+    threads = cpus.threads_for(task.wishes, task.host, task.near, task.cpus_held)
+    single = share_out(claimants, threads, task.quota_left)
+    if single is None:
+        raise cpus.too_few(task.wishes, threads, task.host, task.cpus_held)
+    return with_splits(single | exact, all_cores(task.host))
 
 
 def _claimant(task: _Task, placed: _Placed, one: CoreWish) -> Claimant:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from toolkit.host.model import Core
 from toolkit.plan import autos
 from toolkit.plan.cores import CorePool, CoreWish, Reach
 from toolkit.plan.flow import route
@@ -40,11 +41,26 @@ class Claimant:
 
 @dataclass(frozen=True)
 class CoreGrant:
-    """CPUs of one service; ``remote``: whole cores among them that are not near its GPUs."""
+    """CPUs of one service; ``remote``: whole cores among them that are not near its GPUs.
+
+    ``shared``: others have the same CPUs. ``split``: others have the other threads of one of its cores.
+    """
 
     cpus: tuple[int, ...]
     remote: int = 0
     shared: bool = False
+    split: bool = False
+
+
+def with_splits(grants: Mapping[str, CoreGrant], cores: Sequence[Core]) -> dict[str, CoreGrant]:
+    """The grants, with those marked that have threads of one core with another."""
+    core_of = {cpu: i for i, core in enumerate(cores) for cpu in core.cpus}
+    owners: dict[int, set[str]] = {}
+    for name, grant in grants.items():
+        for cpu in grant.cpus:
+            owners.setdefault(core_of[cpu], set()).add(name)
+    split = {name for names in owners.values() if len(names) > 1 for name in names}
+    return {name: replace(grant, split=name in split and not grant.shared) for name, grant in grants.items()}
 
 
 def share_out(claimants: Sequence[Claimant], pool: CorePool, quota_left: int | None) -> dict[str, CoreGrant] | None:
