@@ -61,12 +61,14 @@ class ManyFaultsError(ToolkitError):
         first = errors[0]
         count = len(errors)
         what = first.what if count == 1 else f"{count} faults"
+        details = {**first.details} if count == 1 else {}
+        details["faults"] = [{"what": e.what, "where": e.where, "hint": e.hint} for e in errors]
         super().__init__(
             what,
             first.where if count == 1 else None,
             first.hint if count == 1 else None,
             code=first.code,
-            faults=[{"what": e.what, "where": e.where, "hint": e.hint} for e in errors],
+            **details,
         )
         self.errors = errors
 

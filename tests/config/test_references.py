@@ -4,6 +4,7 @@ import pytest
 
 from tests.config.conftest import Faults, Write
 from toolkit.config import load
+from toolkit.errors import ToolkitError
 
 
 def deployment_of(services: str, rest: str = "") -> str:
@@ -66,6 +67,14 @@ def test_a_port_used_twice_names_the_other_user(faults: Faults) -> None:
     services = "{a: {runtime: vllm, model: m, port: 8001}, b: {runtime: vllm, model: m, port: 8001}}"
     (told,) = faults(deployment_of(services))
     assert told == "node.yaml:4 services.b.port: port 8001 is used twice, here and by services.a"
+
+
+def test_a_port_used_twice_is_refused_with_the_fields_of_a_plan(write: Write) -> None:
+    services = "{a: {runtime: vllm, model: m, port: 8001}, b: {runtime: vllm, model: m, port: 8001}}"
+    with pytest.raises(ToolkitError) as caught:
+        load.deployment(write(deployment_of(services)))
+    amounts = {"resource": "port", "needed": 2, "available": 1, "services": ("b", "a")}
+    assert {key: caught.value.details[key] for key in amounts} == amounts
 
 
 def test_a_service_may_not_take_the_control_port(faults: Faults) -> None:

@@ -21,12 +21,13 @@ MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong at a key path; ``line`` only where the path does not tell it."""
+    """One thing wrong at a key path; ``line`` only where the path does not tell it. ``details`` go into the error."""
 
     path: KeyPath
     what: str
     hint: str | None = None
     line: int | None = None
+    details: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,8 @@ def _in_file_order(document: Document, found: Iterable[Fault]) -> list[Fault]:
 def _error(document: Document, fault: Fault) -> ToolkitError:
     key_path = dotted(fault.path)
     line = fault.line or document.line(key_path)
-    return ToolkitError(fault.what, f"{document.file}:{line} {key_path}".rstrip(), fault.hint, code="config")
+    where = f"{document.file}:{line} {key_path}".rstrip()
+    return ToolkitError(fault.what, where, fault.hint, code="config", **dict(fault.details))
 
 
 def _between_entries(content: Mapping[str, Any], own: Iterable[Fault]) -> Iterable[Fault]:

@@ -133,15 +133,24 @@ def _path_back(start: str, edges: Mapping[str, Collection[str]]) -> tuple[str, .
 
 
 def _ports(services: Mapping[str, Service], control_port: int | None) -> Iterator[Fault]:
-    taken: list[tuple[str, str, int]] = [("coexist's control port", "127.0.0.1", control_port)] if control_port else []
+    taken: list[tuple[str | None, str, int]] = [(None, "127.0.0.1", control_port)] if control_port else []
     for name, service in services.items():
         if service.port is None:
             continue
         for owner, host, port in taken:
             if port == service.port and meet(host, service.host):
-                yield Fault(("services", name, "port"), f"port {port} is used twice, here and by {owner}")
+                yield _port_twice(name, owner, port)
                 break
-        taken.append((f"services.{name}", service.host, service.port))
+        taken.append((name, service.host, service.port))
+
+
+def _port_twice(name: str, owner: str | None, port: int) -> Fault:
+    """The fault, with the words of a plan's refusal; ``owner`` None: coexist itself."""
+    others = () if owner is None else (owner,)
+    amounts = (("resource", "port"), ("needed", 1 + len(others)), ("available", len(others)))
+    by = "coexist's control port" if owner is None else f"services.{owner}"
+    what = f"port {port} is used twice, here and by {by}"
+    return Fault(("services", name, "port"), what, details=(*amounts, ("services", (name, *others))))
 
 
 def meet(host: str, other: str) -> bool:
