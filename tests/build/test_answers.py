@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.build.children import Child
 from toolkit import canaries
 from toolkit.build.answers import Asked, ensure, float32_bytes, key, stored_dtype
 from toolkit.build.reference import NO_TRANSFORMERS, Outcome
@@ -25,21 +26,6 @@ MADE = {**canaries.to_document(SET), "measured": {"dtype": "bfloat16"}}
 GOOD = Outcome(0, json.dumps(MADE), "")
 LACKS = Outcome(NO_TRANSFORMERS, "", "")
 PLENTY = 1 << 40
-
-
-class Child:
-    """Answers in the order given, and remembers how it was asked."""
-
-    def __init__(self, *outcomes: Outcome | OSError) -> None:
-        self.outcomes = list(outcomes)
-        self.asked: list[tuple[Sequence[str], Mapping[str, str]]] = []
-
-    def __call__(self, argv: Sequence[str], env: Mapping[str, str]) -> Outcome:
-        self.asked.append((argv, env))
-        outcome = self.outcomes.pop(0)
-        if isinstance(outcome, OSError):
-            raise outcome
-        return outcome
 
 
 @pytest.fixture

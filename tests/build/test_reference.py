@@ -2,31 +2,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.build.children import Child
 from toolkit.build.reference import NO_TRANSFORMERS, Outcome, ensure, run_child
 from toolkit.errors import ToolkitError
 
 PROMPT = "The capital of France is"
 MADE = {"prompt": PROMPT, "vector": [0.6, 0.8], "source": "transformers 5.0"}
 SERVICE, OURS = Path("/opt/service/bin/python"), Path("/opt/coexist/bin/python")
-
-
-class Child:
-    """Answers in the order given, and remembers how it was asked."""
-
-    def __init__(self, *outcomes: Outcome) -> None:
-        self.outcomes = list(outcomes)
-        self.asked: list[tuple[Sequence[str], Mapping[str, str]]] = []
-
-    def __call__(self, argv: Sequence[str], env: Mapping[str, str]) -> Outcome:
-        self.asked.append((argv, env))
-        return self.outcomes.pop(0)
-
-
 GOOD = Outcome(0, json.dumps(MADE), "")
 
 

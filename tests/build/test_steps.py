@@ -3,13 +3,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.build.children import interrupted_once
 from toolkit.build.steps import Command, Progress, run_together, unexplained_failure
 from toolkit.errors import ToolkitError
 
@@ -133,16 +133,8 @@ open({str(pids)!r} + '.part', 'w').write(f'{{os.getpid()}} {{child.pid}}')
 os.rename({str(pids)!r} + '.part', {str(pids)!r})
 time.sleep(300)
 """
-
-    def interrupt() -> None:
-        wait_until(pids.exists)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once(pids):
         run_together([python(code)], quiet(), log)
-    thread.join()
     for pid in map(int, pids.read_text().split()):
         wait_until(lambda pid=pid: gone(pid))
 

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.build.children import interrupted_once
 from tests.build.conftest import Bench
 from tests.build.packages import FUSED_CALL, UNFUSED_CALL
 from toolkit.build.torch_builder import compile_together
@@ -103,17 +101,8 @@ def test_a_step_that_fails_publishes_nothing(verb: str, bench: Bench) -> None:
 
 def test_ctrl_c_in_a_build_leaves_nothing(bench: Bench) -> None:
     bench.scenario(hang="compile")
-
-    def interrupt() -> None:
-        while not (bench.folder / "hanging").exists():
-            time.sleep(0.02)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once(bench.folder / "hanging"):
         bench.ensure()
-    thread.join()
     assert engines(bench) == staged(bench) == []
 
 

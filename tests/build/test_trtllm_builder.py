@@ -1,16 +1,15 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.build.children import interrupted_once
 from tests.build.trtllm_bench import IMPATIENT, RELEASES, ROOT, TrtllmBench
 from tests.standins import trtllm_build as standin
 from toolkit.build import describe, trtllm_readback
@@ -145,17 +144,8 @@ def test_a_builder_that_hangs_is_ended_and_told(trtllm: TrtllmBench) -> None:
 def test_ctrl_c_ends_the_builder_and_workers_that_left_its_session(trtllm: TrtllmBench) -> None:
     trtllm.install("0.21.0", "hang_with_children")
     hanging = trtllm.folder / "hanging"
-
-    def interrupt() -> None:
-        while not hanging.exists():
-            time.sleep(0.02)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once(hanging):
         trtllm.ensure()
-    thread.join()
     pids = [int(pid) for pid in hanging.read_text().split()]
     assert len(pids) == 3
     psutil.wait_procs([psutil.Process(pid) for pid in pids if not gone(pid)], timeout=10)

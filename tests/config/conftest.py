@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -26,22 +27,16 @@ def write(tmp_path: Path) -> Write:
 @pytest.fixture
 def faults(write: Write) -> Faults:
     """Every fault of a deployment's text as its printed line, the folder left out."""
-
-    def read(text: str) -> list[str]:
-        file = write(text)
-        with pytest.raises(ManyFaultsError) as caught:
-            load.deployment(file)
-        return [str(error).removeprefix(f"{file.parent}/") for error in caught.value.errors]
-
-    return read
+    return partial(_faults, load.deployment, write)
 
 
 @pytest.fixture
 def recipe_faults(write: Write) -> Faults:
-    def read(text: str) -> list[str]:
-        file = write(text)
-        with pytest.raises(ManyFaultsError) as caught:
-            load.recipe(file)
-        return [str(error).removeprefix(f"{file.parent}/") for error in caught.value.errors]
+    return partial(_faults, load.recipe, write)
 
-    return read
+
+def _faults(read: Callable[[Path], object], write: Write, text: str) -> list[str]:
+    file = write(text)
+    with pytest.raises(ManyFaultsError) as caught:
+        read(file)
+    return [str(error).removeprefix(f"{file.parent}/") for error in caught.value.errors]

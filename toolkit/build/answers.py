@@ -13,7 +13,7 @@ from toolkit import canaries
 from toolkit.build.reference import FILES, NO_TRANSFORMERS, Outcome, Run, on_the_cpu, run_child
 from toolkit.canaries import Reach
 from toolkit.errors import ToolkitError
-from toolkit.files import read_json, write_atomic
+from toolkit.files import json_object, parsed_object, read_json, write_atomic
 from toolkit.runtimes.builtin import RUN
 from toolkit.store import fingerprint, hash_files
 from toolkit.units import GIB, format_bytes
@@ -88,12 +88,16 @@ def key(asked: Asked, hash_cache: Path | None) -> str:
 
 def _recorded(path: Path) -> Mapping[str, Any] | None:
     """What was recorded; a damaged record is none, for it can be made again."""
+    return _sound(json_object(path))
+
+
+def _sound(document: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The document, if it holds right answers."""
     try:
-        found = read_json(path, default=None)
-        canaries.of_document(found)
-    except (ToolkitError, ValueError):
+        canaries.of_document(document or {})
+    except ValueError:
         return None
-    return dict(found)
+    return document
 
 
 def float32_bytes(model_dir: Path) -> int | None:
@@ -128,7 +132,7 @@ def _make(asked: Asked, pythons: Sequence[Path], environ: Mapping[str, str], run
         except OSError as error:
             reasons.append(f"{python} cannot be started ({error.strerror})")
             continue
-        if made := _read(outcome):
+        if outcome.status == 0 and (made := _sound(parsed_object(outcome.output))):
             return made
         reasons.append(_reason(python, outcome))
     raise _none(asked.model_dir, "; ".join(reasons))
@@ -154,21 +158,10 @@ def _flags(asked: Asked) -> list[str]:
     return [*flags, "--chunked-prefill"] if reach.chunked_prefill else flags
 
 
-def _read(outcome: Outcome) -> Mapping[str, Any] | None:
-    try:
-        made: dict[str, Any] = json.loads(outcome.output) if outcome.status == 0 else {}
-        canaries.of_document(made)
-    except ValueError:
-        return None
-    return made
-
-
 def _reason(python: Path, outcome: Outcome) -> str:
     if outcome.status == NO_TRANSFORMERS:
         return f"{python} has no transformers"
-    lines = outcome.errors.strip().splitlines()
-    told = lines[-1].removeprefix("error: ") if lines else f"exit status {outcome.status}"
-    return f"transformers of {python}: {told}"
+    return f"transformers of {python}: {outcome.reason}"
 
 
 def _none(model_dir: Path, why: str) -> ToolkitError:

@@ -32,6 +32,12 @@ class Outcome:
     output: str
     errors: str
 
+    @property
+    def reason(self) -> str:
+        """Why it failed, as it said last."""
+        lines = self.errors.strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else f"exit status {self.status}"
+
 
 Run = Callable[[Sequence[str], Mapping[str, str]], Outcome]
 
@@ -105,11 +111,9 @@ def on_the_cpu(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read(outcome: Outcome, model_dir: Path, prompt: str) -> Mapping[str, Any]:
-    lines = outcome.errors.strip().splitlines()
     if outcome.status != 0:
-        reason = lines[-1].removeprefix("error: ") if lines else f"exit status {outcome.status}"
         raise ToolkitError(
-            f"no reference answer can be made of this model: {reason}",
+            f"no reference answer can be made of this model: {outcome.reason}",
             str(model_dir),
             "Check the model folder.",
             code="no_reference",
