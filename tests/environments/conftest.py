@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,14 +34,26 @@ class Compiler:
     ) -> Path:
         place = folder or self.folder
         place.mkdir(parents=True, exist_ok=True)
-        text = place / f"{name}.cpp"
-        text.write_text(source)
         target = place / name
-        argv = ["g++", "-shared", "-fPIC", "-O0", "-o", target, text, "-Wl,--no-as-needed"]
-        argv += [f"-Wl,-soname,{soname or name}"] if soname != "" else []
-        subprocess.run([*argv, *flags, *needs], check=True, capture_output=True, timeout=120)
-        text.unlink()
+        argv = ("-shared", "-fPIC", "-O0", "-Wl,--no-as-needed", *flags)
+        argv += (f"-Wl,-soname,{soname or name}",) if soname != "" else ()
+        self._compile(source, argv, tuple(needs), target)
         return target
+
+    def _compile(self, source: str, argv: tuple[str, ...], needs: tuple[Path, ...], target: Path) -> None:
+        """What was compiled before is copied: a library holds nothing of the place it was made in."""
+        key = (source, argv, *((path.name, path.read_bytes()) for path in needs))
+        if key not in _compiled:
+            text = target.with_name(f"{target.name}.cpp")
+            text.write_text(source)
+            subprocess.run(["g++", "-o", target, text, *argv, *needs], check=True, capture_output=True, timeout=120)
+            text.unlink()
+            _compiled[key] = target.read_bytes()
+        target.write_bytes(_compiled[key])
+        target.chmod(0o755)
+
+
+_compiled: dict[tuple[Any, ...], bytes] = {}
 
 
 @pytest.fixture

@@ -82,9 +82,12 @@ async def test_a_drain_that_takes_too_long_is_given_up(target: Make, http):
 
 
 async def test_the_drain_time_out_replaces_the_probes_own(server: Server, target: Make, http):
+    over = asyncio.Event()
+
     async def hang(_: web.Request) -> None:
-        await asyncio.sleep(5)
+        await over.wait()
 
     server.before = hang
     with pytest.raises(WarmupError, match=r"no whole answer within 0\.05 s"):
         await drain(target(drain=HttpProbe("/v1/drain", "POST", timeout_s=100)), http, 0.05)
+    over.set()
