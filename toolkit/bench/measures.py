@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from toolkit.warm import steady
 
+# What is measured, and against which target: see docs/bench.md.
 JITTER_WINDOW_S = 5.0
 BIN_S = 0.25
 NEARLY = 0.8

@@ -14,7 +14,7 @@ import psutil
 
 from toolkit.bench.measures import At
 
-PERIOD_S = 0.1
+PERIOD_S = 0.1  # the 10 Hz of the target: see docs/bench.md
 Status = Callable[[], Mapping[str, Any]]
 
 

@@ -12,6 +12,8 @@ from toolkit.config.models import Deployment, Recipe, Service
 from toolkit.environments.model import Environment
 from toolkit.facts.options import OptionTable
 
+PRELOAD_WINDOW_S = 900.0  # of programs that are not coexist's own, until their own starts have taught another
+
 
 @dataclass(frozen=True)
 class HttpProbe:
@@ -136,7 +138,7 @@ class Launch:
     env: Mapping[str, str]
     probes: Probes
     cwd: Path | None = None
-    preload_window_s: float = 900.0
+    preload_window_s: float = PRELOAD_WINDOW_S
     notes: tuple[str, ...] = ()
     files: Mapping[Path, str] = field(default_factory=dict)
     log_checks: tuple[LogCheck, ...] = ()

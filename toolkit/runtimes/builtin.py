@@ -14,7 +14,7 @@ from toolkit.runtimes.options import Option
 
 RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
 TOKEN_HEADER = "X-Coexist-Token"  # noqa: S105  a header's name
-PRELOAD_WINDOW_S = 30.0
+PRELOAD_WINDOW_S = 30.0  # coexist's own servers load from a local disk and compile nothing then
 # Warming every shape of a large engine on a slow machine.
 WARMUP_TIMEOUT_S = 600.0
 ON_GPU_ONLY = ("fa4", "fa3", "fa2")

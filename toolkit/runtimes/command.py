@@ -12,6 +12,7 @@ from toolkit.errors import ToolkitError
 from toolkit.names import suggestion
 from toolkit.runtimes import builtin, environment
 from toolkit.runtimes.base import (
+    PRELOAD_WINDOW_S,
     Assignment,
     CanaryCheck,
     Context,
@@ -25,7 +26,6 @@ from toolkit.runtimes.base import (
 )
 from toolkit.units import format_cpu_list
 
-PRELOAD_WINDOW_S = 900.0
 PLACEHOLDERS = ("port", "host", "model", "cpus", "python", "logs")
 # {{word}} is a literal {word}; other braces (JSON, say) are left as they are.
 _WORD = re.compile(r"\{\{(\w+)\}\}|\{([A-Za-z_]\w*)\}")

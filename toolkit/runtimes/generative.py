@@ -17,7 +17,6 @@ from toolkit.runtimes.base import Assignment, Context, Generation, HttpProbe, Pr
 from toolkit.runtimes.generation_canary import canary_of
 from toolkit.units import GIB
 
-PRELOAD_WINDOW_S = 900.0
 COMPLETIONS = "/v1/completions"
 # A program that compiles or tunes for a new length may take minutes for the first request of it.
 WARMUP_TIMEOUT_S = 600.0

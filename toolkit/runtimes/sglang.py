@@ -12,7 +12,7 @@ from toolkit.facts.options import Option
 from toolkit.names import suggestion
 from toolkit.runtimes import argument_source, generative, installed, knobs, program_options
 from toolkit.runtimes.argument_source import Source
-from toolkit.runtimes.base import Assignment, Context, HttpProbe, Launch, Program, Traits
+from toolkit.runtimes.base import PRELOAD_WINDOW_S, Assignment, Context, HttpProbe, Launch, Program, Traits
 
 NAME = "sglang"
 FILES = ("srt/server_args.py", "srt/arg_groups/*.py", "srt/arg_groups/fields/*.py")
@@ -93,7 +93,7 @@ class SglangRuntime:
                 metrics=metrics or "--enable-metrics" in own_words,
                 adapters=_adapters(service, model),
             ),
-            preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
+            preload_window_s=service.preload_window or PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=FRACTION), *_notes(assignment)),
         )
 

@@ -14,7 +14,7 @@ from toolkit.facts.model import capability
 from toolkit.facts.options import Option
 from toolkit.runtimes import argument_source, builtin, generative, installed, program_options
 from toolkit.runtimes.argument_source import Source
-from toolkit.runtimes.base import Assignment, Context, HttpProbe, Launch, Program, Traits
+from toolkit.runtimes.base import PRELOAD_WINDOW_S, Assignment, Context, HttpProbe, Launch, Program, Traits
 
 NAME = "transformers"
 FILES = ("cli/serve.py", "commands/serving.py")
@@ -34,7 +34,7 @@ ATTENTION = {
     "sdpa": "sdpa",
     "vanilla": "eager",
 }
-FLASH_CAPABILITY = 80
+FLASH_CAPABILITY = 80  # flash-attn 2 has no kernels for GPUs before Ampere
 HALF = ("float16", "bfloat16")
 # Nothing is compiled for a length, so that long prompts would warm no more than these.
 LONGEST_WARMUP_WORDS = 256
@@ -103,7 +103,7 @@ class TransformersRuntime:
                 path=_path(context, program),
                 longest=LONGEST_WARMUP_WORDS,
             ),
-            preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
+            preload_window_s=service.preload_window or PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=None), *_notes(service, assignment)),
         )
 

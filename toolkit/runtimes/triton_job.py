@@ -13,6 +13,7 @@ from toolkit.runtimes import builtin, generative, mpi, pbtxt
 from toolkit.runtimes import environment as variables
 from toolkit.runtimes import triton_repository as repository
 from toolkit.runtimes.base import (
+    PRELOAD_WINDOW_S,
     Assignment,
     CanaryCheck,
     Context,
@@ -62,7 +63,7 @@ class Job:
             argv=self._ranks(env, as_root) if ranks else self._server(0),
             env=env,
             probes=self._probes(),
-            preload_window_s=context.service.preload_window or generative.PRELOAD_WINDOW_S,
+            preload_window_s=context.service.preload_window or PRELOAD_WINDOW_S,
             notes=tuple(self._notes()),
             files=files,
             log_checks=LOG_CHECKS,

@@ -13,7 +13,7 @@ from toolkit.runtimes import environment as variables
 from toolkit.runtimes import generative, mpi, trtllm_llm_args, trtllm_probes
 from toolkit.runtimes import trtllm_options as options
 from toolkit.runtimes import trtllm_served as serving
-from toolkit.runtimes.base import Assignment, Context, Launch, LogCheck
+from toolkit.runtimes.base import PRELOAD_WINDOW_S, Assignment, Context, Launch, LogCheck
 from toolkit.runtimes.trtllm_llm_args import KvCache
 from toolkit.runtimes.trtllm_options import Given
 from toolkit.runtimes.trtllm_release import Release
@@ -45,7 +45,7 @@ class Job:
             argv=self._ranks(argv, env, as_root) if by_mpirun else argv,
             env=env,
             probes=trtllm_probes.probes(self.context, self.served, self.release, self.given),
-            preload_window_s=self.context.service.preload_window or generative.PRELOAD_WINDOW_S,
+            preload_window_s=self.context.service.preload_window or PRELOAD_WINDOW_S,
             notes=tuple(self._notes()),
             files=self._files(),
             log_checks=tuple(_log_checks(self.served)),

@@ -16,7 +16,7 @@ from toolkit.errors import ToolkitError
 from toolkit.facts.options import Option
 from toolkit.runtimes import argument_source, generative, installed, knobs, program_options
 from toolkit.runtimes.argument_source import Source
-from toolkit.runtimes.base import Assignment, Context, HttpProbe, Launch, Program, Traits
+from toolkit.runtimes.base import PRELOAD_WINDOW_S, Assignment, Context, HttpProbe, Launch, Program, Traits
 from toolkit.units import format_cpu_list
 
 NAME = "vllm"
@@ -112,7 +112,7 @@ class VllmRuntime:
                 live=HttpProbe("/health"),
                 adapters=_adapters(service),
             ),
-            preload_window_s=service.preload_window or generative.PRELOAD_WINDOW_S,
+            preload_window_s=service.preload_window or PRELOAD_WINDOW_S,
             notes=(*program.notes, *generative.notes(service, assignment, knob=FRACTION), *_notes(assignment, program)),
         )
 

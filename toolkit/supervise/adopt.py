@@ -22,7 +22,6 @@ from toolkit.warm.client import RequestFailedError
 from toolkit.warm.model import PARTS
 
 TRIES, PAUSE_S, ANSWER_TIMEOUT_S = 3, 0.5, 10.0
-_BUSY_STATUS = 429
 
 
 @dataclass
@@ -81,7 +80,7 @@ class Adoption(Attempt):
             await deep.one_answer(target, http, ANSWER_TIMEOUT_S)
             found = await deep.canary(target, http, ANSWER_TIMEOUT_S)
         except RequestFailedError as error:
-            return None if error.status == _BUSY_STATUS else error.reason
+            return None if error.busy else error.reason
         return None if found is None or found.ok else f"expected '{found.expected}', got '{found.got}'"
 
 

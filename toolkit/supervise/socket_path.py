@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MAX_ADDRESS_BYTES = 107
+MAX_ADDRESS_BYTES = 107  # sun_path of include/uapi/linux/un.h, less the NUL that ends it
 
 
 @contextmanager

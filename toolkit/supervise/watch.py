@@ -23,7 +23,6 @@ CANARY_EVERY = 10  # so many deep probes, the canary is asked in place of one
 _LIVE_TIMEOUT_S = 5.0
 _DEEP_TIMEOUT_S = 30.0
 _METRICS_TIMEOUT_S = 5.0
-_BUSY_STATUS = 429
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ async def _asked(question: Callable[[], Awaitable[object]]) -> Answer:
     try:
         told = await question()
     except RequestFailedError as error:
-        if error.status == _BUSY_STATUS:
+        if error.busy:
             return Answer("busy", error.reason)
         silent = isinstance(error.__cause__, asyncio.TimeoutError)
         return Answer("silent" if silent else "wrong", error.reason)

@@ -18,7 +18,8 @@ from toolkit.warm.model import Clock, Target, WarmupError
 GENERATION_TIMEOUT_S = 300.0
 SHOWN_CHARS = 160
 MAX_EVENT_BYTES = 1 << 20
-NOT_YET_STATUSES = frozenset({429, 502, 503, 504})
+BUSY_STATUS = 429
+NOT_YET_STATUSES = frozenset({BUSY_STATUS, 502, 503, 504})
 PROBE_TOKENS = 2
 # After an answer without text: the first token may be an end token, or half a character.
 PROBE_TOKENS_AFTER_EMPTY = 16
@@ -35,6 +36,11 @@ class RequestFailedError(Exception):
         self.reason = reason
         self.not_yet = not_yet
         self.status = status
+
+    @property
+    def busy(self) -> bool:
+        """It works, and has more to do than it takes."""
+        return self.status == BUSY_STATUS
 
     @property
     def answers_not_yet(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+# What READY proves: see docs/warmup.md.
 WINDOW = 5
 RATIO = 1.25
 # Differences below this are the host's scheduling and loopback HTTP, not a cold server: an 8 ms answer may take 12.
