@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = """
@@ -97,11 +98,6 @@ def end(running: Sequence[subprocess.Popen[str]]) -> None:
             process.send_signal(signal.SIGINT)
     for process in running:
         process.communicate()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import aiohttp
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import measure_frontend
+from ports import free_port
 
 from toolkit.config import load
 
@@ -72,12 +72,6 @@ class Streamed:
 
 
 # Servers
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def process_env(threads: int, more: dict[str, str]) -> dict[str, str]:

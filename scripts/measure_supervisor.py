@@ -22,7 +22,6 @@ import json
 import os
 import platform
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -113,15 +113,6 @@ def scene() -> Iterator[Scene]:
         (folder / "born").mkdir()
         (folder / "child.py").write_text(CHILD)
         yield Scene(folder, free_ports(CHILDREN))
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = tuple(each.getsockname()[1] for each in sockets)
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def supervisord(made: Scene) -> tuple[list[str], dict[str, str]]:

@@ -20,7 +20,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from typing import Any
 
 import aiohttp
 import yaml
+from ports import free_port
 
 from toolkit.files import write_atomic
 from toolkit.runtimes import environment
@@ -104,12 +104,6 @@ def stopped(process: subprocess.Popen[Any]) -> None:
         process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def boot(model: Path, environ: dict[str, str], folder: Path) -> dict[str, Any] | str:

@@ -15,7 +15,6 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 
 import aiohttp
 import psutil
+from ports import free_port
 
 RUN = Path(__file__).resolve().parents[1] / "toolkit" / "serve" / "run.py"
 TOKEN = "soak"  # noqa: S105 - of a server that lives as long as this script
@@ -136,9 +136,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, default=Path("/tmp/soak.log"))  # noqa: S108
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     argv = [sys.executable, str(RUN), "engine", "--engine-dir", str(asked.engine_dir), "--port", str(port)]
     env = {**os.environ, "COEXIST_TOKEN": TOKEN, "GOMP_SPINCOUNT": "1000"}
     with asked.log.open("wb") as log:
