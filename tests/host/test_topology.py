@@ -329,6 +329,12 @@ def test_csv_lines_cut_at_the_terminal_are_put_together():
     assert topo(*cut) == topo(*lines)
 
 
+def test_a_list_without_uuids_beside_a_matrix_is_other_text():
+    lines = ["GPU 0: NVIDIA A10", "GPU Topology:", "GPU0 CPU Affinity", "GPU0 X 0-3"]
+    assert topo(*lines) == topo(*lines[2:])
+    assert refusal(lines[0]).code == "foreign_text"
+
+
 def test_a_table_and_a_matrix_in_one_text_are_refused():
     assert "one at a time" in str(refusal("index, name", "0, NVIDIA T4", "GPU0 CPU Affinity", "GPU0 X 0-3"))
 

@@ -17,8 +17,8 @@ _START = re.compile(r"\s*GPU\s*\d+\s*:")
 
 
 def looks_like(lines: list[str]) -> bool:
-    """Whether a line begins as ``nvidia-smi -L`` prints a GPU."""
-    return any(_START.match(line) for line in lines)
+    """Whether a line begins as ``nvidia-smi -L`` prints a GPU, and there are UUIDs: PyTorch lists GPUs without them."""
+    return any(_START.match(line) for line in lines) and "(UUID" in "".join(map(str.strip, lines))
 
 
 def parse(lines: list[str]) -> dict[str, Any]:
