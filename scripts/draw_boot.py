@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from toolkit.warm.steady import WINDOW
+
 WIDTH, LEFT, RIGHT, TOP, HEIGHT = 760, 64, 20, 46, 250
 LOWEST_MS, HIGHEST_MS = 3.0, 30_000.0
-WINDOW = 5
 SHOWN = 40  # of a long proof, the last ones
 COLOURS = ("#d93025", "#e37400", "#1a73e8", "#188038")
 FONT = "font-family='sans-serif' font-size='12' fill='#202124'"
