@@ -32,6 +32,9 @@ HOST = Host(
     context_bytes=700 * MIB + 1,
 )
 
+GPU = {"index": 0, "uuid": "GPU-a", "name": "NVIDIA L4", "memory_bytes": MIB, "used_bytes": 0}
+SLICE = {"index": 0, "uuid": "MIG-a", "profile": None, "memory_bytes": MIB}
+
 
 def changed(tmp_path, **fields):
     path = tmp_path / "host.json"
@@ -101,3 +104,20 @@ def test_a_missing_file_or_folder_is_said(tmp_path):
 def test_a_recorded_machine_loads(path):
     host = record.load(path)
     assert record.document(host) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"gpus": [{**GPU, "index": 0}, {**GPU, "index": 1}]}, "UUID gpu-a is recorded twice"),
+        ({"gpus": [GPU, {**GPU, "uuid": "GPU-b"}]}, "GPU index 0 is recorded twice"),
+        ({"gpus": [{**GPU, "mig": [SLICE, {**SLICE, "index": 1}]}]}, "UUID mig-a is recorded twice"),
+        ({"cores": [{"cpus": "0-1"}, {"cpus": "1-2"}]}, "the core of CPU 1 is recorded twice"),
+        ({"numa": [{"node": 0, "cpus": "0"}, {"node": 0, "cpus": "1"}]}, "NUMA node 0 is recorded twice"),
+        ({"numa": [{"node": 0, "cpus": "0-1"}, {"node": 1, "cpus": "1"}]}, "the node of CPU 1 is recorded twice"),
+        ({"context_mib": -1}, "a number of MiB"),
+    ],
+)
+def test_a_record_that_a_plan_could_give_away_twice_is_refused(tmp_path, fields, words):
+    with pytest.raises(ToolkitError, match=words):
+        record.load(changed(tmp_path, **fields))

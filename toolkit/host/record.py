@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.files import publish
 from toolkit.host.model import Host
-from toolkit.names import nearest
+from toolkit.names import did_you_mean
 from toolkit.units import MIB
 
 SCHEMA = 1
@@ -63,15 +63,37 @@ def read(found: object, where: str) -> Host:
         said = found.get("schema", "no") if isinstance(found, dict) else "no"
         raise ToolkitError(f"This is no host record: it says schema {said}, not {SCHEMA}.", where, _HINT, code="record")
     try:
-        return Host.model_validate_json(json.dumps(_fields(found, where)))
+        host = Host.model_validate_json(json.dumps(_fields(found, where)))
     except ValidationError as error:
         raise ManyFaultsError(tuple(_fault(one, where) for one in error.errors())) from error
+    twice = [ToolkitError(what, f"{where} {key}", _HINT, code="record") for key, what in _said_twice(host)]
+    if twice:
+        raise ManyFaultsError(tuple(twice))
+    return host
+
+
+def _said_twice(host: Host) -> Iterator[tuple[str, str]]:
+    """Key and sentence of each thing that can be there once only: a plan would give it away twice."""
+    uuids = [*(gpu.uuid for gpu in host.gpus), *(part.uuid for gpu in host.gpus for part in gpu.mig or ())]
+    yield from _repeated("gpus", "GPU index", (gpu.index for gpu in host.gpus))
+    yield from _repeated("gpus", "UUID", map(str.lower, uuids))
+    yield from _repeated("cores", "the core of CPU", (cpu for core in host.cores for cpu in core.cpus))
+    yield from _repeated("numa", "NUMA node", (node.node for node in host.numa))
+    yield from _repeated("numa", "the node of CPU", (cpu for node in host.numa for cpu in node.cpus))
+
+
+def _repeated(key: str, noun: str, values: Iterable[int | str]) -> Iterator[tuple[str, str]]:
+    seen: set[int | str] = set()
+    for value in values:
+        if value in seen:
+            yield key, f"{noun} {value} is recorded twice."
+        seen.add(value)
 
 
 def _fields(found: Mapping[str, Any], where: str) -> dict[str, Any]:
     fields = {key: value for key, value in found.items() if key not in ("schema", "context_mib")}
     context_mib = found.get("context_mib")
-    if context_mib is not None and (isinstance(context_mib, bool) or not isinstance(context_mib, int)):
+    if context_mib is not None and (type(context_mib) is not int or context_mib < 0):
         raise ToolkitError("context_mib is a number of MiB, or null.", f"{where} context_mib", code="record")
     return {**fields, "context_bytes": None if context_mib is None else context_mib * MIB, "recorded": True}
 
@@ -80,7 +102,6 @@ def _fault(error: Mapping[str, Any], where: str) -> ToolkitError:
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         name = str(error["loc"][-1])
-        near = nearest(name, (*Host.model_fields, "schema", "context_mib"))
-        hint = f"Did you mean '{near}'?" if near else _HINT
+        hint = did_you_mean(name, (*Host.model_fields, "schema", "context_mib")) or _HINT
         return ToolkitError(f"A host has no field '{name}'.", f"{where} {key}", hint, code="record")
     return ToolkitError(f"{error['msg']}.", f"{where} {key}", _HINT, code="record")
