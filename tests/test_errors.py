@@ -37,8 +37,7 @@ def test_a_fault_told_of_another_place_keeps_all_else() -> None:
 @pytest.mark.parametrize("faults", [1, 2])
 def test_an_error_that_was_told_as_json_is_the_same_again(faults: int) -> None:
     told = ManyFaultsError(tuple(ToolkitError("a", f"f:{n}", "Do b.", code="c") for n in range(faults)))
-    document = {"code": told.code, "what": told.what, "where": told.where, "hint": told.hint, **told.details}
-    again = of_document(document)
+    again = of_document(told.document())
     assert str(again) == str(told)
     assert (again.code, again.details) == ("c", told.details)
 

@@ -37,6 +37,10 @@ class ToolkitError(Exception):
         hint = f"{stop} {self.hint}" if self.hint else ""
         return f"{place}{self.what}{hint}"
 
+    def document(self) -> dict[str, Any]:
+        """The error as JSON, of which ``of_document`` makes it again."""
+        return {"code": self.code, "what": self.what, "where": self.where, "hint": self.hint, **self.details}
+
     def at(self, where: str | None) -> ToolkitError:
         """The same fault, told of another place."""
         return ToolkitError(self.what, where, self.hint, code=self.code, **self.details)

@@ -19,9 +19,13 @@ def _likeness(word: str, other: str) -> float:
     return difflib.SequenceMatcher(None, word, other.lower()).ratio() + 0.05 * beginning
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A hint that names the nearest known word; None when none is near."""
+    near = nearest(word, known)
+    return f"Did you mean '{near}'?" if near else None
+
+
 def suggestion(word: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known word, or all of them when none is near."""
     known = list(known)
-    if near := nearest(word, known):
-        return f"Did you mean '{near}'?"
-    return f"Known: {', '.join(known)}." if known else None
+    return did_you_mean(word, known) or (f"Known: {', '.join(known)}." if known else None)

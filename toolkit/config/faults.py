@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from toolkit.config.document import Fault, KeyPath
-from toolkit.names import nearest, suggestion
+from toolkit.names import did_you_mean, suggestion
 
 Error = Mapping[str, Any]
 Sentence = tuple[str, str | None]
@@ -88,8 +88,7 @@ def _literal(error: Error) -> Sentence:
     if error["loc"][-1] == "version":
         return f"version {shown(value)} is not known", f"This release reads version {choices}."
     words = [word.strip("' ") for word in choices.replace(" or ", ", ").split(",")]
-    near = nearest(str(value), words)
-    return f"{shown(value)} is none of {choices}", f"Did you mean '{near}'?" if near else None
+    return f"{shown(value)} is none of {choices}", did_you_mean(str(value), words)
 
 
 def _text(error: Error) -> Sentence:

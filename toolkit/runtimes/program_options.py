@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.errors import ManyFaultsError, ToolkitError
 from toolkit.facts.options import Option, OptionTable
-from toolkit.names import suggestion
+from toolkit.names import did_you_mean
 from toolkit.runtimes.words import BadValueError, words_of
 
 # Why an option is not a person's to set, and what to write instead, where programs agree.
@@ -89,8 +89,7 @@ def _find(where: str, key: str, table: OptionTable | None) -> Option:
     found = next((option for each in spelt if (option := table.find(each)) is not None), None)
     if found is None:
         known = (each.removeprefix("--") for each in table.options if each.startswith("--"))
-        hint = suggestion(_plain(key), known)
-        hint = hint if hint and hint.startswith("Did") else f"See the options of {table.command} {table.release}."
+        hint = did_you_mean(_plain(key), known) or f"See the options of {table.command} {table.release}."
         what = f"{table.command} {table.release} has no option '{key}'"
         raise ToolkitError(what, where, hint, code="unknown_option")
     return found

@@ -10,7 +10,7 @@ from typing import Any
 from toolkit.config.faults import shown
 from toolkit.errors import ToolkitError
 from toolkit.facts.options import Option
-from toolkit.names import nearest
+from toolkit.names import did_you_mean, nearest
 
 # What some programs read as a number: 8192, 8k, 1.5Ki.
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([kKmMgGtT]i?)?")
@@ -74,9 +74,8 @@ def _one(option: Option, value: Any, loose: bool) -> str:
 def _no(option: Option, value: Any) -> BadValueError:
     """The refusal of a value, with what is taken instead."""
     if option.choices and not option.open_choices:
-        near = nearest(value, option.choices) if isinstance(value, str) else None
-        taken = f"one of {', '.join(option.choices)}"
-        return BadValueError(f"takes {taken}, not {shown(value)}", f"Did you mean '{near}'?" if near else None)
+        hint = did_you_mean(value, option.choices) if isinstance(value, str) else None
+        return BadValueError(f"takes one of {', '.join(option.choices)}, not {shown(value)}", hint)
     several = isinstance(value, (list, tuple, dict))
     taken = "one value" if several and option.kind != "json" else _KINDS.get(option.kind or "", "a value")
     return BadValueError(f"takes {taken}, not {shown(list(value) if isinstance(value, tuple) else value)}")

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from toolkit import errors, processes
 from toolkit.errors import NotReadyInTimeError, ToolkitError
 from toolkit.home import Home
-from toolkit.names import nearest
+from toolkit.names import did_you_mean
 from toolkit.supervise import guardian, log_reader, process, starting
 from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
@@ -154,14 +154,12 @@ def _logged(deployment: str | None, states: Path | None) -> str:
 
 
 def _unknown_deployment(name: str, known: list[str]) -> ToolkitError:
-    near = nearest(name, known)
-    hint = f"Did you mean '{near}'?" if near else "Start it with 'coexist up CONFIG'."
+    hint = did_you_mean(name, known) or "Start it with 'coexist up CONFIG'."
     return ToolkitError(f"deployment '{name}' is not running", hint=hint, code="not_running")
 
 
 def _unknown_service(name: str, folder: StateFolder, known: list[str]) -> ToolkitError:
-    near = nearest(name, known)
-    hint = f"Did you mean '{near}'?" if near else f"There are logs of: {', '.join(known) or 'none'}."
+    hint = did_you_mean(name, known) or f"There are logs of: {', '.join(known) or 'none'}."
     return ToolkitError(f"no log of a service '{name}'", str(folder.logs), hint, code="unknown_service")
 
 

@@ -172,9 +172,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     try:
         return await handler(request)
     except ToolkitError as error:
-        told = {"code": error.code, "what": error.what, "where": error.where, "hint": error.hint, **error.details}
         status = {"unknown_service": 404, "bad_request": 400}.get(error.code, 409)
-        return web.json_response({"schema": 1, "error": told}, status=status, dumps=partial(json.dumps, default=str))
+        return _refused(error, status)
 
 
 @web.middleware
@@ -182,9 +181,13 @@ async def _own_user_only(request: web.Request, handler: Handler) -> web.StreamRe
     """The file's mode keeps others out already; this holds when the mode or the folder was changed."""
     connection = request.get_extra_info("socket")
     if connection is None or not may_control(peer_uid(connection), os.geteuid()):
-        told = {"code": "not_permitted", "what": "the deployment belongs to another user", "where": None, "hint": None}
-        return web.json_response({"schema": 1, "error": told}, status=403)
+        return _refused(ToolkitError("the deployment belongs to another user", code="not_permitted"), 403)
     return await handler(request)
+
+
+def _refused(error: ToolkitError, status: int) -> web.Response:
+    told = {"schema": 1, "error": error.document()}
+    return web.json_response(told, status=status, dumps=partial(json.dumps, default=str))
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -15,13 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import aiohttp
-
 from toolkit import warm
 from toolkit.affinity import wrap as pin_and_exec
 from toolkit.errors import ToolkitError
 from toolkit.host import gpu_use as devices
-from toolkit.names import nearest
+from toolkit.names import did_you_mean
 from toolkit.reserve import gpu_starts as one_start_per_gpu
 from toolkit.supervise import (
     containers,
@@ -176,7 +174,7 @@ class Supervisor:
             self._cleanup.callback(groups.close)
         self._start_guards(cookie, groups)
         self._guard.spare(record.name for record in adopted.values())
-        http = await self._cleanup.enter_async_context(aiohttp.ClientSession(trust_env=False))
+        http = await self._cleanup.enter_async_context(warm.session())
         self._world = self._make_world(http=http, cookie=cookie, groups=groups)
         await asyncio.to_thread(self._begin_logs, adopted)
         self._attempts = {name: self._attempt(name, 1) for name in self._roster.runs if name not in adopted}
@@ -402,8 +400,7 @@ class Supervisor:
 
     def _named(self, name: str) -> Instance:
         if name not in self._instances:
-            near = nearest(name, self._instances)
-            hint = f"Did you mean '{near}'?" if near else f"There are: {', '.join(self._instances)}."
+            hint = did_you_mean(name, self._instances) or f"There are: {', '.join(self._instances)}."
             raise ToolkitError(f"no service '{name}'", self.deployment, hint, code="unknown_service")
         return self._instances[name]
 
