@@ -54,7 +54,7 @@ async def test_services_is_the_status_document(running: Start) -> None:
     assert document["services"][0]["pid"] == service_of(supervisor, "a")["pid"]
 
 
-@pytest.mark.parametrize("path", ["/v1/stop", "/v1/down", "/v1/services/a/stop", "/v1/services/a/restart"])
+@pytest.mark.parametrize("path", ["/v1/down", "/v1/services/a/stop", "/v1/services/a/restart"])
 async def test_nothing_can_be_changed_over_tcp(running: Start, path: str) -> None:
     supervisor = await running(tiny("a", "hang"))
     assert (await get(supervisor, path, "POST"))[0] in (404, 405)

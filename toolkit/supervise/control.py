@@ -85,7 +85,6 @@ class Control:
     def _all_routes(self) -> list[web.RouteDef]:
         return [
             *self._readable(),
-            web.post("/v1/stop", self._down),
             web.post("/v1/down", self._down),
             web.post("/v1/reload", self._reload),
             web.post("/v1/services/{service}/stop", self._stop),

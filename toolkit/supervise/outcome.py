@@ -77,8 +77,8 @@ def others(
 ) -> tuple[Holder, ...]:
     """Who holds memory of these devices and was not started with a cookie that begins so (``NAME=VALUE``)."""
     holders = (holder for use in uses if use.uuid in devices for holder in use.holders)
-    return tuple(each for each in holders if each.pid is None or not _has_cookie(each.pid, cookie.encode(), proc))
+    return tuple(each for each in holders if each.pid is None or not _carries(each.pid, cookie.encode(), proc))
 
 
-def _has_cookie(pid: int, begins: bytes, proc: Path) -> bool:
+def _carries(pid: int, begins: bytes, proc: Path) -> bool:
     return any(variable.startswith(begins) for variable in processes.environment(pid, proc) or ())
