@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 import time
 import urllib.error
@@ -15,13 +17,14 @@ import pytest_asyncio
 
 from tests.ports import free_port
 from toolkit.config.models import Restart
-from toolkit.processes import has_cookie, pids
+from toolkit.processes import environment, has_cookie, pids
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe, Launch, Probes
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.supervisor import Supervisor
 
 TINY_SERVER = Path(__file__).with_name("tiny_server.py")
-RUN = os.environ.setdefault("COEXIST_TEST_RUN", str(os.getpid()))  # two runs of these tests don't see each other
+# Two runs of these tests don't see each other, nor do two processes of one run.
+RUN = os.environ.setdefault("COEXIST_TEST_RUN", str(os.getpid())) + os.environ.get("PYTEST_XDIST_WORKER", "")
 HELLO = HttpProbe("/hello", expect_text="hello")
 
 
@@ -59,6 +62,14 @@ def tiny(
 def mark(who: str) -> str:
     """What the environment of a process of this test run holds as ``WHO``."""
     return f"{who}-{RUN}"
+
+
+def pytest_sessionfinish() -> None:
+    """What a failed test left running ends with the run."""
+    for pid in pids():
+        if any(each.startswith(b"WHO=") and each.endswith(f"-{RUN}".encode()) for each in environment(pid) or ()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _counts(flag: str, attempt: int) -> bool:
