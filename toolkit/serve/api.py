@@ -104,91 +104,15 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def check_text(value: object, param: str) -> str:
-    """The value when it is a text that UTF-8 can carry.
-
-    Raises: ApiError 400 otherwise (JSON escapes can smuggle in half a surrogate pair).
-    """
-    if not isinstance(value, str):
-        raise ApiError(400, f"{param} must be a string", param)
-    try:
-        value.encode()
-    except UnicodeEncodeError as e:
-        raise ApiError(400, f"{param} holds half a surrogate pair at character {e.start}", param) from e
-    return value
+def given(body: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """The value of a checked body's field; the default where it is absent or null."""
+    value = body.get(name)
+    return default if value is None else value
 
 
-def is_token_ids(value: object) -> bool:
-    """True for a non-empty list of whole numbers."""
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
-
-
-def check_token_ids(value: list[int], vocab_size: int, param: str) -> tuple[int, ...]:
-    """The ids when the vocabulary has them all.
-
-    Raises: ApiError 400 otherwise.
-    """
-    bad = next((token for token in value if not 0 <= token < vocab_size), None)
-    if bad is not None:
-        raise ApiError(400, f"{param} holds token id {bad}; this model has ids 0 to {vocab_size - 1}", param)
-    return tuple(value)
-
-
-class Fields:
-    """Typed reading of a body's fields; an absent field and null are the default."""
-
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        self._body = body
-
-    def get(self, name: str) -> Any:
-        """The raw value; None when absent."""
-        return self._body.get(name)
-
-    def boolean(self, name: str, default: bool = False) -> bool:
-        """A true or false. Raises: ApiError 400."""
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise ApiError(400, f"{name} must be true or false", name)
-        return value
-
-    def integer(self, name: str, default: int | None, low: int, high: int) -> int | None:
-        """A whole number from ``low`` to ``high``. Raises: ApiError 400."""
-        value = self.get(name)
-        if value is None:
-            return default
-        if type(value) is not int or not low <= value <= high:
-            raise ApiError(400, f"{name} must be a whole number from {low} to {high}", name)
-        return value
-
-    def number(self, name: str, default: float, low: float, high: float) -> float:
-        """A finite number from ``low`` to ``high``. Raises: ApiError 400."""
-        value = self.get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise ApiError(400, f"{name} must be a number from {low:g} to {high:g}", name)
-        return float(value)
-
-    def text(self, name: str, default: str | None = None) -> str | None:
-        """A text. Raises: ApiError 400."""
-        value = self.get(name)
-        return default if value is None else check_text(value, name)
-
-    def refuse(self, name: str, *neutral: object) -> None:
-        """Nothing when the field is absent, null, or one of the values that change nothing.
-
-        Raises: ApiError 400 otherwise: what would change the answer is refused rather than ignored.
-        """
-        value = self.get(name)
-        if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
-            message = f"{name} is not supported by this server, other than {json.dumps(neutral[0])}"
-            raise ApiError(400, message, name, "unsupported_parameter")
-
-    def check_model(self, served: str) -> None:
-        """Nothing when ``model`` is absent or the served name. Raises: ApiError 400, 404."""
-        model = self.text("model")
-        if model is not None and model != served:
-            message = f"the model '{model}' does not exist; this server has '{served}'"
-            raise ApiError(404, message, "model", "model_not_found")
+def check_model(body: Mapping[str, Any], served: str) -> None:
+    """Nothing when ``model`` is absent or the served name. Raises: ApiError 404."""
+    model = given(body, "model", served)
+    if model != served:
+        message = f"the model '{model}' does not exist; this server has '{served}'"
+        raise ApiError(404, message, "model", "model_not_found")

@@ -1,4 +1,4 @@
-"""OpenAI's completions and chat completions: bodies to frozen requests, tokens to the two response shapes."""
+"""OpenAI's completions and chat completions: checked bodies to frozen requests, tokens to the two response shapes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from toolkit.serve.api import ApiError, Fields, check_text, check_token_ids, is_token_ids
+from toolkit.serve.api import check_model, given
 from toolkit.serve.generation import Piece
 from toolkit.serve.sampling import Sampling, Token
 
 MAX_STOPS = 16
-_ONE_PROMPT = "prompt must be one text or one non-empty list of token ids; send several prompts as several requests"
 MAX_LOGPROBS = 20
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 MAX_SEED = 2**63 - 1
@@ -62,96 +61,48 @@ class Usage:
         }
 
 
-def parse_completion(body: Mapping[str, Any], served_model: str, vocab_size: int) -> tuple[Ask, Prompt]:
-    """What a body of ``/v1/completions`` asks, and its prompt. Raises: ApiError 400, 404."""
-    fields = Fields(body)
-    logprobs = fields.integer("logprobs", None, 0, MAX_LOGPROBS)
-    limit = fields.integer("max_tokens", DEFAULT_COMPLETION_TOKENS, 1, 2**31)
-    return _ask(fields, served_model, limit, logprobs), _prompt(body.get("prompt"), vocab_size)
+def parse_completion(body: Mapping[str, Any], served_model: str) -> tuple[Ask, Prompt]:
+    """What a checked body of ``/v1/completions`` asks, and its prompt. Raises: ApiError 404."""
+    limit = given(body, "max_tokens", DEFAULT_COMPLETION_TOKENS)
+    return _ask(body, served_model, limit, body.get("logprobs")), _prompt(body["prompt"])
 
 
 def parse_chat(body: Mapping[str, Any], served_model: str) -> tuple[Ask, Messages]:
-    """What a body of ``/v1/chat/completions`` asks, and its messages. Raises: ApiError 400, 404."""
-    fields = Fields(body)
-    top = fields.integer("top_logprobs", 0, 0, MAX_LOGPROBS)
-    logprobs = top if fields.boolean("logprobs") else None
-    limit = fields.integer("max_completion_tokens", fields.integer("max_tokens", None, 1, 2**31), 1, 2**31)
-    return _ask(fields, served_model, limit, logprobs), _messages(body.get("messages"))
+    """What a checked body of ``/v1/chat/completions`` asks, and its messages. Raises: ApiError 404."""
+    logprobs = given(body, "top_logprobs", 0) if body.get("logprobs") else None
+    limit = given(body, "max_completion_tokens", body.get("max_tokens"))
+    return _ask(body, served_model, limit, logprobs), tuple(map(_message, body["messages"]))
 
 
-def _ask(fields: Fields, served_model: str, max_tokens: int | None, logprobs: int | None) -> Ask:
-    fields.check_model(served_model)
-    for name, neutral in UNSUPPORTED.items():
-        fields.refuse(name, *neutral)
-    temperature = fields.number("temperature", 1.0, 0.0, 2.0)
-    top_p = fields.number("top_p", 1.0, 0.0, 1.0)
-    seed = fields.integer("seed", None, -MAX_SEED, MAX_SEED)
+def _ask(body: Mapping[str, Any], served_model: str, max_tokens: int | None, logprobs: int | None) -> Ask:
+    check_model(body, served_model)
+    temperature, top_p = float(given(body, "temperature", 1.0)), float(given(body, "top_p", 1.0))
+    stops = given(body, "stop", ())
     return Ask(
         max_tokens=max_tokens,
-        sampling=Sampling(temperature, top_p, seed, logprobs),
-        stops=_stops(fields.get("stop")),
-        stream=fields.boolean("stream"),
-        include_usage=_include_usage(fields.get("stream_options")),
-        ignore_eos=fields.boolean("ignore_eos"),
-        return_token_ids=fields.boolean("return_token_ids"),
+        sampling=Sampling(temperature, top_p, body.get("seed"), logprobs),
+        stops=(stops,) if isinstance(stops, str) else tuple(stops),
+        stream=given(body, "stream", False),
+        include_usage=given(given(body, "stream_options", {}), "include_usage", False),
+        ignore_eos=given(body, "ignore_eos", False),
+        return_token_ids=given(body, "return_token_ids", False),
     )
 
 
-def _prompt(value: object, vocab_size: int) -> Prompt:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], (str, list)):
-        value = value[0]
-    if is_token_ids(value):
-        return check_token_ids(value, vocab_size, "prompt")  # type: ignore[arg-type]
+def _prompt(value: Any) -> Prompt:
+    one = value[0] if isinstance(value, list) and isinstance(value[0], (str, list)) else value
+    return one if isinstance(one, str) else tuple(one)
+
+
+def _message(message: Mapping[str, Any]) -> Mapping[str, str]:
+    name = {"name": message["name"]} if message.get("name") is not None else {}
+    return {"role": message["role"], "content": _content(message.get("content")), **name}
+
+
+def _content(value: str | list[Mapping[str, str]] | None) -> str:
     if isinstance(value, list):
-        raise ApiError(400, _ONE_PROMPT, "prompt")
-    return check_text(value, "prompt")
-
-
-def _messages(value: object) -> Messages:
-    if not isinstance(value, list) or not value:
-        raise ApiError(400, "messages must be a non-empty list", "messages")
-    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(value))
-
-
-def _message(value: object, where: str) -> Mapping[str, str]:
-    if not isinstance(value, dict):
-        raise ApiError(400, f"{where} must be an object with role and content", where)
-    message = {"role": check_text(value.get("role"), f"{where}.role")}
-    message["content"] = _content(value.get("content"), f"{where}.content")
-    if value.get("name") is not None:
-        message["name"] = check_text(value["name"], f"{where}.name")
-    return message
-
-
-def _content(value: object, where: str) -> str:
-    if not isinstance(value, list):
-        return "" if value is None else check_text(value, where)
-    texts = []
-    for index, part in enumerate(value):
-        if not isinstance(part, dict) or part.get("type") != "text":
-            raise ApiError(400, f"{where}[{index}] must be a part of type 'text'", where)
-        texts.append(check_text(part.get("text"), f"{where}[{index}].text"))
-    return "\n".join(texts)
-
-
-def _stops(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise ApiError(400, f"stop must be a text or a list of at most {MAX_STOPS} texts", "stop")
-    texts = tuple(check_text(stop, "stop") for stop in stops)
-    if "" in texts:
-        raise ApiError(400, "stop must not hold an empty text", "stop")
-    return texts
-
-
-def _include_usage(value: object) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, dict):
-        raise ApiError(400, "stream_options must be an object", "stream_options")
-    return Fields(value).boolean("include_usage")
+        return "\n".join(part["text"] for part in value)
+    return value or ""
 
 
 class Vocabulary(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from toolkit.serve import schemas as s
-from toolkit.serve.api import ApiError, Fields
+from toolkit.serve.api import ApiError, check_model, given
 from toolkit.serve.openapi import OF_INFERENCE, Operation, json_of
 
 if TYPE_CHECKING:
@@ -70,15 +70,14 @@ _ANSWER = s.record(
 
 def parse(body: Mapping[str, Any], served_model: str, dimension: int) -> Ask:
     """What a checked body asks. Raises: ApiError 404."""
-    fields = Fields(body)
-    fields.check_model(served_model)
+    check_model(body, served_model)
     texts, ids = _inputs(body["input"])
     return Ask(
         texts,
         ids,
         base64=body.get("encoding_format") == "base64",
-        dimensions=body.get("dimensions") or dimension,
-        truncate=fields.boolean("truncate", True),
+        dimensions=given(body, "dimensions", dimension),
+        truncate=given(body, "truncate", True),
     )
 
 

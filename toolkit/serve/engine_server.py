@@ -183,7 +183,7 @@ class EngineBackend:
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = await read_object(request, self._completions_operation.body or {})
-        ask, prompt = parse_completion(body, self._model_name, self.engine.vocab_size)
+        ask, prompt = parse_completion(body, self._model_name)
         ids = await asyncio.to_thread(self._tokenizer.encode, prompt) if isinstance(prompt, str) else prompt
         return await self._answer(request, ask, ids, CompletionShape)
 

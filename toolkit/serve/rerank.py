@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.serve import schemas as s
-from toolkit.serve.api import Fields
+from toolkit.serve.api import check_model, given
 from toolkit.serve.embeddings import HEADERS, TRUNCATE, TRUNCATED, USAGE
 from toolkit.serve.openapi import OF_INFERENCE, Operation, json_of
 
@@ -62,15 +62,14 @@ class Ask:
 
 def parse(body: Mapping[str, Any], served_model: str) -> Ask:
     """What a checked body asks. Raises: ApiError 404."""
-    fields = Fields(body)
-    fields.check_model(served_model)
+    check_model(body, served_model)
     documents = tuple(one if isinstance(one, str) else one["text"] for one in body["documents"])
     return Ask(
         query=body["query"],
         documents=documents,
-        top_n=min(body.get("top_n") or len(documents), len(documents)),
-        return_documents=fields.boolean("return_documents"),
-        truncate=fields.boolean("truncate", True),
+        top_n=min(given(body, "top_n", len(documents)), len(documents)),
+        return_documents=given(body, "return_documents", False),
+        truncate=given(body, "truncate", True),
     )
 
 
