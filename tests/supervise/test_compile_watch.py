@@ -105,10 +105,10 @@ def test_a_compiler_below_the_tree_is_seen_once(tmp_path: Path) -> None:
             deadline = time.monotonic() + 20
             while not seen.count() and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert (seen.count(), seen.newest) == (1, "ptxas")
+            assert (seen.count(), seen.newest, seen.running) == (1, "ptxas", "ptxas")
         finally:
             os.killpg(process.pid, 9)
-    assert seen.count() == 1
+    assert (seen.count(), seen.running) == (1, None)
 
 
 def test_lines_that_tell_of_compiling_are_counted_from_the_attempts_beginning(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Tree:
 
 @dataclass
 class Compilers:
-    running: bool = False
+    running: str | None = None
     seen: int = 0
 
     def count(self) -> int:
@@ -119,7 +119,8 @@ async def test_memory_that_fills_on_a_gpu_is_progress(start: Start) -> None:
 
 async def test_a_silent_compile_is_waited_for(start: Start) -> None:
     def compile_one(seconds: float) -> None:
-        start.compilers.running, start.compilers.seen = seconds < 1000.0, int(min(seconds, 1000.0) // 20)
+        start.compilers.running = "ptxas" if seconds < 1000.0 else None
+        start.compilers.seen = int(min(seconds, 1000.0) // 20)
 
     start.clock.then = compile_one
     ended_s, _ = await start.ended()

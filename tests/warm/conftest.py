@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from toolkit.runtimes.base import CanaryCheck, Generation, HttpProbe, Probes
-from toolkit.warm import Progress, Target
+from toolkit.warm import Progress, Target, session
 
 TOKEN = "token-of-this-attempt"
 HEADERS = {"X-Coexist-Token": TOKEN}
@@ -129,8 +129,8 @@ async def server(clock: FakeClock) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
+    async with session() as made:
+        yield made
 
 
 @pytest.fixture

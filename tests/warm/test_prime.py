@@ -158,6 +158,11 @@ async def test_a_stream_that_ends_early_fails(server: Server, target: Make, http
     assert (await fails(target(), http, clock, told)).what.endswith("the stream ended before the answer did")
 
 
+async def test_an_end_without_an_empty_line_behind_it_is_an_end(server: Server, target: Make, http, clock, told):
+    server.events = lambda: [delta(" a"), delta(" b"), DONE.strip()]
+    assert len((await prime(target(), http, clock, "full", told.append)).first_token_ms) == 7
+
+
 async def test_an_answer_that_breaks_off_fails(server: Server, target: Make, http, clock, told):
     async def half(request: web.Request) -> web.StreamResponse | None:
         if request.path != "/v1/completions":
@@ -307,6 +312,30 @@ async def test_a_compile_that_only_others_see_starts_the_proof_again(server: Ser
     assert any("triton: 1 (AB/add)" in progress.what for progress in told)
     assert proof.compiles.document() == {"triton": 2, "nvrtc": "unobservable"}
     assert proof.compile_events is None
+
+
+async def test_a_compiler_that_was_at_work_before_the_proof_is_waited_for(
+    server: Server, target: Make, http, clock, told
+):
+    async def watch() -> Seen:
+        return Seen({"compilers": 1}, running="ptxas" if clock.now_s < 160 else None)
+
+    proof = await prime(target(), http, clock, "full", told.append, watch=watch)
+    assert clock.now_s > 160
+    assert len(proof.first_token_ms) == server.streams == 7
+    waited = [progress for progress in told if progress.what == "waits for a compiler to end: ptxas"]
+    assert {progress.sign for progress in waited} == {"nothing"}  # its watch says for how long a compiler is believed
+
+
+async def test_a_key_whose_answer_is_an_error_has_not_run(server: Server, target: Make, http, clock, told):
+    async def failing(request: web.Request) -> web.Response | None:
+        asked = await request.json() if request.path == "/v1/completions" else {}
+        return web.json_response({"error": {"message": "illegal access"}}) if asked.get("max_tokens") == 4 else None
+
+    body = {"prompt": "a b c", "max_tokens": 4, "stream": False}
+    server.before = failing
+    error = await fails(target(warmup=(HttpProbe("/v1/completions", "POST", body),)), http, clock, told)
+    assert error.what == "POST /v1/completions: the server reports: illegal access"
 
 
 async def test_what_each_part_took_and_added_is_told(server: Server, target: Make, http, clock, told):

@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import aiohttp
-
 from toolkit import workflow
 from toolkit.assemble import launches
 from toolkit.assemble.launches import Stage
@@ -18,7 +16,7 @@ from toolkit.host import gpu_load
 from toolkit.supervise.clock import SystemClock
 from toolkit.supervise.supervisor import Supervisor
 from toolkit.units import MIB
-from toolkit.warm import Target
+from toolkit.warm import Target, session
 
 
 async def boot(stage: Stage, timeout_s: float | None, load_s: float, say: Callable[[str], None]) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def _sampled(supervisor: Supervisor, read_gpus: Callable[[], Mapping[str, int]],
 async def _loads(stage: Stage, clock: SystemClock, load_s: float, say: Callable[[str], None]) -> dict[str, load.Load]:
     """One service after another, so that none is measured beside the load of its neighbour."""
     found = {}
-    async with aiohttp.ClientSession(trust_env=False) as http:
+    async with session() as http:
         for planned in stage.plan.services:
             say(f"load on {planned.name}")
             probes = launches.launch(stage, planned.name, launches.OPENS_NOTHING).probes

@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -95,14 +95,14 @@ class Compilers:
 
     tree: Tree
     newest: str | None = None
-    running: bool = False
+    running: str | None = None
     _seen: set[Identity] = field(default_factory=set)
 
     def count(self) -> int:
-        """Ever seen, this look included; ``running``: one of them was there at this look."""
+        """Ever seen, this look included; ``running``: the name of one that was there at this look."""
         below = (pid for root in (self.tree.pid, *self.tree.beside) for pid in processes.descendants(root))
         found = [each for pid in below if (each := processes.stat(pid)) and each.name in COMPILERS and not each.dead]
-        self.running = bool(found)
+        self.running = found[0].name if found else None
         for each in found:
             if each.identity not in self._seen:
                 self._seen.add(each.identity)
@@ -158,7 +158,7 @@ class CompileWatch:
         counted = {COUNTER: await self._counter()} if self.target.probes.stage is not None else {}
         seen = await asyncio.to_thread(self._outside)
         named = {COUNTER: self._counter_newest} if self._counter_newest else {}
-        return Seen({**counted, **seen.counts}, {**named, **seen.newest})
+        return replace(seen, counts={**counted, **seen.counts}, newest={**named, **seen.newest})
 
     def glance(self) -> None:
         """Notes the compilers that run now."""
@@ -168,7 +168,8 @@ class CompileWatch:
         sources = {"compilers": self.compilers, "log": self.lines, **self.folders}
         counts = {name: None if source is None else source.count() for name, source in sources.items()}
         newest = {name: source.newest for name, source in sources.items() if source and source.newest}
-        return Seen({**counts, **({_IN_PROCESS: None} if self.on_gpu else {})}, newest)
+        unseen = {_IN_PROCESS: None} if self.on_gpu else {}
+        return Seen({**counts, **unseen}, newest, self.compilers.running)
 
     async def _counter(self) -> int | None:
         """What the server counts itself; None: it does not answer."""

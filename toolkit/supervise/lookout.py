@@ -68,5 +68,5 @@ class Lookout:
         io_bytes = usage.io_bytes - self.log.written_bytes()
         return Sample(
             self.clock.now(), self.words.count(), usage.resident_bytes, usage.cpu_s, io_bytes,
-            self._gpu_bytes, compilers, self.compilers.running,
+            self._gpu_bytes, compilers, self.compilers.running is not None,
         )  # fmt: skip

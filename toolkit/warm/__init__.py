@@ -1,5 +1,6 @@
 """Performs the probes of an instance; the proof that it is warm."""
 
+from toolkit.warm.client import session
 from toolkit.warm.model import (
     CanaryResult,
     Clock,
@@ -32,5 +33,6 @@ __all__ = [
     "first_request",
     "prime",
     "register",
+    "session",
     "wait_loaded",
 ]

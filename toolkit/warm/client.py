@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from toolkit.runtimes.base import Generation, HttpProbe
+from toolkit.units import format_bytes
 from toolkit.warm import prompts, sse, triton
 from toolkit.warm.model import Clock, Target, WarmupError
 
@@ -18,6 +19,8 @@ from toolkit.warm.model import Clock, Target, WarmupError
 GENERATION_TIMEOUT_S = 300.0
 SHOWN_CHARS = 160
 MAX_EVENT_BYTES = 1 << 20
+# No answer to a probe is nearly as long; one without end would fill the memory of whoever reads it.
+MAX_ANSWER_BYTES = 16 << 20
 BUSY_STATUS = 429
 NOT_YET_STATUSES = frozenset({BUSY_STATUS, 502, 503, 504})
 PROBE_TOKENS = 2
@@ -59,6 +62,14 @@ async def or_fail(answer: Awaitable[T]) -> T:
         raise WarmupError(error.reason, code="request_failed") from error
 
 
+def session() -> aiohttp.ClientSession:
+    """What reaches instances: each request has a connection of its own, as the first one of a user has.
+
+    Servers may close one that is idle at any moment, and a request that is sent just then fails.
+    """
+    return aiohttp.ClientSession(trust_env=False, connector=aiohttp.TCPConnector(force_close=True))
+
+
 @dataclass(frozen=True)
 class Client:
     """One instance and the session that reaches it. Every method raises RequestFailedError."""
@@ -75,6 +86,15 @@ class Client:
                 f"{_name(probe)}: the answer does not contain '{probe.expect_text}': {shorten(body, probe.headers)}",
                 status=probe.expect_status,
             )
+        return body
+
+    async def run(self, probe: HttpProbe) -> str:
+        """As ``send``; a completion must be one, since some programs say 200 when it failed."""
+        body = await self.send(probe)
+        generation = self.target.probes.generation
+        completes = generation is not None and generation.kind == "completions"
+        if generation is not None and completes and probe.path == _path(generation, stream=False):
+            _parsed(probe, body, generation.wire)
         return body
 
     async def complete(self, prompt: str, max_tokens: int, *, token_ids: bool) -> sse.Piece:
@@ -131,7 +151,7 @@ class Client:
 
     async def _body(self, probe: HttpProbe) -> str:
         async with self._exchange(probe) as response:
-            return await _text(response)
+            return await _text(response, probe)
 
     @contextlib.asynccontextmanager
     async def _exchange(self, probe: HttpProbe) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -146,14 +166,14 @@ class Client:
                 allow_redirects=False,
             ) as response:
                 if response.status != probe.expect_status:
-                    raise _wrong_status(probe, response.status, response.reason, await _text(response))
+                    raise _wrong_status(probe, response.status, response.reason, await _text(response, probe))
                 yield response
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise _broken(probe, error) from error
 
     def _generation_probe(self, body: Any, headers: Mapping[str, str], *, stream: bool = False) -> HttpProbe:
         generation = self._generation()
-        path = generation.path if generation.wire == "openai" else triton.path(generation, stream=stream)
+        path = _path(generation, stream=stream)
         return HttpProbe(path, "POST", body, headers, timeout_s=self.generation_timeout_s)
 
     def _generation(self) -> Generation:
@@ -180,7 +200,7 @@ async def _text_times_s(
 ) -> tuple[float, ...]:
     """The clock at each text; the answer is read to its end, so that the next request finds the server idle."""
     if response.content_type != "text/event-stream":
-        piece = _parsed(probe, await _text(response), wire)
+        piece = _parsed(probe, await _text(response, probe), wire)
         return (clock.now(),) if piece.text else ()
     times_s: list[float] = []
     finished = False
@@ -195,12 +215,28 @@ async def _text_times_s(
 
 async def _pieces(response: aiohttp.ClientResponse, probe: HttpProbe, wire: str) -> AsyncIterator[sse.Piece]:
     buffer = b""
-    async for chunk in response.content.iter_any():
+    async for chunk in _chunks(response, probe):
         events, buffer = sse.split_events(buffer + chunk)
         for event in events:
             yield _parsed(probe, event, wire)
         if len(buffer) > MAX_EVENT_BYTES:
             raise RequestFailedError(f"{_name(probe)}: an event of the stream is over {MAX_EVENT_BYTES} bytes")
+    for event in sse.split_events(buffer + b"\n\n")[0]:  # some leave out the empty line behind the last one
+        yield _parsed(probe, event, wire)
+
+
+async def _chunks(response: aiohttp.ClientResponse, probe: HttpProbe) -> AsyncIterator[bytes]:
+    """The body as it comes."""
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise RequestFailedError(f"{_name(probe)}: the answer is over {format_bytes(MAX_ANSWER_BYTES)}")
+        yield chunk
+
+
+def _path(generation: Generation, *, stream: bool) -> str:
+    return generation.path if generation.wire == "openai" else triton.path(generation, stream=stream)
 
 
 def _completion_body(generation: Generation, prompt: str, max_tokens: int, *, stream: bool) -> dict[str, Any]:
@@ -216,8 +252,8 @@ def _with_model(generation: Generation, body: dict[str, Any]) -> dict[str, Any]:
     return body if generation.model is None else {"model": generation.model, **body}
 
 
-async def _text(response: aiohttp.ClientResponse) -> str:
-    return (await response.read()).decode("utf-8", "replace")
+async def _text(response: aiohttp.ClientResponse, probe: HttpProbe) -> str:
+    return b"".join([chunk async for chunk in _chunks(response, probe)]).decode("utf-8", "replace")
 
 
 def _parsed(probe: HttpProbe, data: str, wire: str) -> sse.Piece:
@@ -243,10 +279,12 @@ def _broken(probe: HttpProbe, error: Exception) -> RequestFailedError:
         return RequestFailedError(f"{_name(probe)}: no whole answer within {probe.timeout_s:g} s")
     if isinstance(error, aiohttp.ClientConnectorError):
         return RequestFailedError(f"{_name(probe)}: nothing listens yet", not_yet=True)
-    if isinstance(error, (aiohttp.ServerDisconnectedError, ConnectionError)):
-        return RequestFailedError(f"{_name(probe)}: the connection was closed without an answer", not_yet=True)
     if isinstance(error, aiohttp.ClientPayloadError):
         return RequestFailedError(f"{_name(probe)}: the answer broke off half-way")
+    if isinstance(error, (aiohttp.ServerDisconnectedError, OSError)):
+        return RequestFailedError(f"{_name(probe)}: the connection was closed without an answer", not_yet=True)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return RequestFailedError(f"{_name(probe)}: what answers there is no HTTP")
     return RequestFailedError(f"{_name(probe)}: {type(error).__name__}")
 
 

@@ -11,10 +11,14 @@ UNOBSERVABLE = "unobservable"
 
 @dataclass(frozen=True)
 class Seen:
-    """Compiles so far by channel; None: nothing of it can be seen from outside. ``newest``: its last key, in words."""
+    """Compiles so far by channel; None: nothing of it can be seen from outside. ``newest``: its last key, in words.
+
+    ``running``: a compiler that is at work right now.
+    """
 
     counts: Mapping[str, int | None] = field(default_factory=dict)
     newest: Mapping[str, str] = field(default_factory=dict)
+    running: str | None = None
 
     def document(self) -> dict[str, int | str]:
         """The counts as JSON; what cannot be seen is said to be so, never 0."""

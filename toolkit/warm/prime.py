@@ -128,8 +128,8 @@ class _Prime:
         """The answer; several prompts at once are not asked again as they are: fewer may fit."""
         several = isinstance(probe.body, Mapping) and isinstance(probe.body.get("prompt"), list)
         if several:
-            return await self.client.send(probe)
-        sent = asyncio.ensure_future(self._again_while_not_yet(0, partial(self.client.send, probe)))
+            return await self.client.run(probe)
+        sent = asyncio.ensure_future(self._again_while_not_yet(0, partial(self.client.run, probe)))
         try:
             while not (await asyncio.wait({sent}, timeout=KEYS_POLL_S))[0]:
                 await self._tell_own_keys()
@@ -184,10 +184,10 @@ class _Prime:
 
     async def prove(self, generation: Generation | None) -> tuple[tuple[Sample, ...], Seen]:
         """The samples of the round that proved it, and what was seen of compiles at its end."""
-        before = await or_fail(self.watch())
         if generation is None:
-            return (), before
+            return (), await or_fail(self.watch())
         for _ in range(MAX_ROUNDS):
+            before = await self._nothing_compiles()
             samples, never = await self._round(generation)
             after = await or_fail(self.watch())
             compiled = since(before, after)
@@ -195,7 +195,6 @@ class _Prime:
                 raise never
             if not compiled:
                 return samples, after
-            before = after
             self._tell(len(self.keys) + 1, f"compiled during the proof ({in_words(compiled)}): once more")
         raise WarmupError(
             f"something compiled during each of {MAX_ROUNDS} proofs: {in_words(compiled)}",
@@ -203,6 +202,13 @@ class _Prime:
             code="compile_during_proof",
             first_token_ms=_told_ms(samples),
         )
+
+    async def _nothing_compiles(self) -> Seen:
+        """What was seen of compiles, once no compiler is at work: what it makes may be what the next request needs."""
+        while (seen := await or_fail(self.watch())).running is not None:
+            self._tell(len(self.keys) + 1, f"waits for a compiler to end: {seen.running}", "nothing")
+            await self.clock.sleep(RETRY_S)
+        return seen
 
     async def _round(self, generation: Generation) -> tuple[tuple[Sample, ...], WarmupError | None]:
         """The samples of a round, and why it never became steady: a compile explains that."""
