@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from toolkit.compat.model import SERVER_PACKAGES, Case, EnvironmentView, Hit, Role
+from toolkit.environments import requirements
 from toolkit.environments.model import Problem
 from toolkit.facts.model import nvidia_build, version, within
 
@@ -125,18 +125,11 @@ def _wanted(view: EnvironmentView) -> Mapping[str, list[tuple[str, str, str]]]:
     found: dict[str, list[tuple[str, str, str]]] = {}
     for server in (*SERVER_PACKAGES, *view.flash_packages):
         for text in view.requires.get(server, ()):
-            requirement = _requirement(text)
+            requirement = requirements.parse(text)
             if requirement and str(requirement.specifier) and requirement.marker is None:
                 name = str(canonicalize_name(requirement.name))
                 found.setdefault(name, []).append((server, name, str(requirement.specifier)))
     return found
-
-
-def _requirement(text: str) -> Requirement | None:
-    try:
-        return Requirement(text)
-    except InvalidRequirement:
-        return None
 
 
 def _meets(candidate: str | None, wanted: list[tuple[str, str, str]]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,23 +86,22 @@ def _modules(folder: Path) -> Mapping[str, str]:
         modules = {str(entry["type"]).rpartition(".")[2]: str(entry.get("path", "")) for entry in entries}
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise ToolkitError(f"not a list of modules: {e}", str(path), "Fetch the model again.") from e
-    unknown = [name for name in modules if name not in SUPPORTED_MODULES]
-    if unknown:
-        supported = ", ".join(SUPPORTED_MODULES)
-        what = f"the module {unknown[0]} is not supported"
-        raise ToolkitError(what, str(path), f"Supported: {supported}.", code="unsupported_architecture")
+    _check_supported("module", modules, SUPPORTED_MODULES, path)
     return modules
 
 
 def _pooling(raw: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     modes = raw.get("pooling_mode") or [mode for key, mode in _LEGACY_MODES.items() if raw.get(key)] or ["mean"]
     names = (modes,) if isinstance(modes, str) else tuple(map(str, modes))
-    unknown = [name for name in names if name not in _POOLINGS]
-    if unknown:
-        supported = ", ".join(_POOLINGS)
-        what = f"the pooling '{unknown[0]}' is not supported"
-        raise ToolkitError(what, str(folder), f"Supported: {supported}.", code="unsupported_architecture")
+    _check_supported("pooling", names, _POOLINGS, folder)
     return names
+
+
+def _check_supported(kind: str, names: Iterable[str], supported: Collection[str], where: Path) -> None:
+    unknown = next((name for name in names if name not in supported), None)
+    if unknown is not None:
+        what, hint = f"the {kind} '{unknown}' is not supported", f"Supported: {', '.join(supported)}."
+        raise ToolkitError(what, str(where), hint, code="unsupported_architecture")
 
 
 def _default_prompt(raw: Mapping[str, Any]) -> str:
