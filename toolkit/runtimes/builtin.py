@@ -8,17 +8,16 @@ from typing import Any
 
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
-from toolkit.runtimes import environment, options
+from toolkit.runtimes import devices, environment, options
 from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, HttpProbe, Launch, Probes, Traits
 from toolkit.runtimes.options import Option
+from toolkit.runtimes.service_notes import notes_of
 
 RUN = Path(__file__).resolve().parents[1] / "serve" / "run.py"
 TOKEN_HEADER = "X-Coexist-Token"  # noqa: S105  a header's name
 PRELOAD_WINDOW_S = 30.0  # coexist's own servers load from a local disk and compile nothing then
 # Warming every shape of a large engine on a slow machine.
 WARMUP_TIMEOUT_S = 600.0
-ON_GPU_ONLY = ("fa4", "fa3", "fa2")
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def traits(warmup: str) -> Traits:
@@ -37,7 +36,7 @@ def check(name: str, service: Service, known: Mapping[str, Option]) -> None:
     """Raises ToolkitError when the service asks for what neither built-in server offers."""
     environment.check(name, service.env)
     options.argv(name, service.options, known)
-    check_one_device(name, service, f"runtime '{service.runtime}'", "Remove it, or use a runtime with {key}.")
+    devices.check_one(name, service, f"runtime '{service.runtime}'", "Remove it, or use a runtime with {key}.")
     if service.gpus.size > 1:
         raise ToolkitError(
             f"runtime '{service.runtime}' uses one GPU, not {service.gpus.size}",
@@ -99,18 +98,8 @@ def _memory(assignment: Assignment) -> tuple[str, ...]:
 
 
 def _notes(service: Service, assignment: Assignment) -> tuple[str, ...]:
-    notes = list(environment.notes(service.env))
-    notes += exposure(service)
-    if service.gpu_memory is not None and not assignment.device_uuids:
-        notes.append("gpu_memory has no effect without a GPU")
-    return tuple(notes)
-
-
-def exposure(service: Service) -> tuple[str, ...]:
-    """A note when others than this machine can reach the service."""
-    if service.host in LOOPBACK:
-        return ()
-    return (f"listens on '{service.host}': whoever reaches this machine can use it",)
+    useless = service.gpu_memory is not None and not assignment.device_uuids
+    return (*notes_of(service), *(("gpu_memory has no effect without a GPU",) if useless else ()))
 
 
 def number(facts: Mapping[str, Any] | None, *path: str) -> int | None:
@@ -119,22 +108,3 @@ def number(facts: Mapping[str, Any] | None, *path: str) -> int | None:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, int) else None
-
-
-def check_one_device(name: str, service: Service, program: str, hint: str) -> None:
-    """Raises ToolkitError when the service asks for ranks; ``hint`` may name the ``{key}`` that does."""
-    for key in ("tp_size", "pp_size"):
-        if getattr(service, key) != 1:
-            where = f"services.{name}.{key}"
-            raise ToolkitError(f"{program} runs on one device", where, hint.format(key=key), code="unsupported")
-
-
-def check_attention_device(name: str, service: Service) -> None:
-    """Raises ToolkitError when the service asks for FlashAttention and for no GPU."""
-    if service.attention in ON_GPU_ONLY and not service.gpus.size:
-        raise ToolkitError(
-            f"attention '{service.attention}' runs on a GPU, and the service asks for none",
-            f"services.{name}.attention",
-            "Write 'gpus: 1', or 'attention: auto'.",
-            code="unsupported",
-        )

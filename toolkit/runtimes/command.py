@@ -10,7 +10,7 @@ from toolkit.config.models import Canary, HttpRequest, Service
 from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.names import suggestion
-from toolkit.runtimes import builtin, environment
+from toolkit.runtimes import environment
 from toolkit.runtimes.base import (
     PRELOAD_WINDOW_S,
     Assignment,
@@ -24,6 +24,7 @@ from toolkit.runtimes.base import (
     Program,
     Traits,
 )
+from toolkit.runtimes.service_notes import notes_of
 from toolkit.units import format_cpu_list
 
 PLACEHOLDERS = ("port", "host", "model", "cpus", "python", "logs")
@@ -83,7 +84,7 @@ class CommandRuntime:
             env=environment.build(context, assignment),
             probes=_probes(service),
             preload_window_s=service.preload_window or PRELOAD_WINDOW_S,
-            notes=(*environment.notes(service.env), *builtin.exposure(service), *_notes(service)),
+            notes=(*notes_of(service), *_notes(service)),
             rank_logs="logs" in _words(service),
         )
 

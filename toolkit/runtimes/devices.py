@@ -1,9 +1,11 @@
-"""GPUs of one service against the ranks that need one each. Pure."""
+"""GPUs of one service against what it asks for: ranks that need one each, attention that needs one at all. Pure."""
 
 from __future__ import annotations
 
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
+
+ON_GPU_ONLY = ("fa4", "fa3", "fa2")
 
 
 def check(name: str, service: Service) -> None:
@@ -15,4 +17,23 @@ def check(name: str, service: Service) -> None:
             f"services.{name}.gpus",
             f"Write 'gpus: {ranks}', or other sizes.",
             code="world_size",
+        )
+
+
+def check_one(name: str, service: Service, program: str, hint: str) -> None:
+    """Raises ToolkitError when the service asks for ranks; ``hint`` may name the ``{key}`` that does."""
+    for key in ("tp_size", "pp_size"):
+        if getattr(service, key) != 1:
+            where = f"services.{name}.{key}"
+            raise ToolkitError(f"{program} runs on one device", where, hint.format(key=key), code="unsupported")
+
+
+def check_attention(name: str, service: Service) -> None:
+    """Raises ToolkitError when the service asks for FlashAttention and for no GPU."""
+    if service.attention in ON_GPU_ONLY and not service.gpus.size:
+        raise ToolkitError(
+            f"attention '{service.attention}' runs on a GPU, and the service asks for none",
+            f"services.{name}.attention",
+            "Write 'gpus: 1', or 'attention: auto'.",
+            code="unsupported",
         )

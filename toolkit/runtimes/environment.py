@@ -89,8 +89,3 @@ def check(name: str, env: Mapping[str, str]) -> None:
                 OURS[variable],
                 code="env_reserved",
             )
-
-
-def notes(env: Mapping[str, str]) -> tuple[str, ...]:
-    """What a person should know of the variables a service sets itself."""
-    return tuple(f"env: {variable} may fight the planned CPU mask" for variable in PINNING if variable in env)

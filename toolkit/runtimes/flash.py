@@ -9,7 +9,7 @@ from typing import Any
 from toolkit.config.models import Canary, Service
 from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
-from toolkit.runtimes import builtin
+from toolkit.runtimes import builtin, devices
 from toolkit.runtimes.base import Assignment, CanaryCheck, Context, Generation, Launch, Program
 from toolkit.runtimes.options import Option, argv
 
@@ -40,7 +40,7 @@ class FlashRuntime:
                 "Write 'attention: sdpa' or 'attention: vanilla'.",
                 code="unsupported",
             )
-        builtin.check_attention_device(name, service)
+        devices.check_attention(name, service)
         if isinstance(service.canary, Canary) and service.canary.expected is not None:
             raise ToolkitError(
                 "the canary of embeddings is a recorded vector, not a text",

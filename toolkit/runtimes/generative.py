@@ -12,9 +12,10 @@ from typing import Any
 from toolkit.config.models import Service
 from toolkit.errors import ToolkitError
 from toolkit.files import json_object
-from toolkit.runtimes import builtin, devices, environment, program_options
+from toolkit.runtimes import devices, environment, program_options
 from toolkit.runtimes.base import Assignment, Context, Generation, HttpProbe, Probes
 from toolkit.runtimes.generation_canary import canary_of
+from toolkit.runtimes.service_notes import notes_of
 from toolkit.units import GIB
 
 COMPLETIONS = "/v1/completions"
@@ -235,8 +236,7 @@ def least(numbers: Iterable[float | None]) -> float | None:
 
 def notes(service: Service, assignment: Assignment, *, knob: str | None) -> tuple[str, ...]:
     """What a person should know of any of them; ``knob`` None: the budget is not told to the program."""
-    made = ["it can't be drained: its last requests end when it stops", *environment.notes(service.env)]
-    made += builtin.exposure(service)
+    made = ["it can't be drained: its last requests end when it stops", *notes_of(service)]
     if knob is None and assignment.device_uuids and any(each is not None for each in assignment.budget_bytes):
         made.append("nothing holds it to its memory budget: the program has no option for that")
     return tuple(made)

@@ -12,7 +12,7 @@ from toolkit.environments.model import Environment
 from toolkit.errors import ToolkitError
 from toolkit.facts.model import capability
 from toolkit.facts.options import Option
-from toolkit.runtimes import argument_source, builtin, generative, installed, program_options
+from toolkit.runtimes import argument_source, devices, generative, installed, program_options
 from toolkit.runtimes.argument_source import Source
 from toolkit.runtimes.base import PRELOAD_WINDOW_S, Assignment, Context, HttpProbe, Launch, Program, Traits
 
@@ -65,9 +65,9 @@ class TransformersRuntime:
 
     def check(self, name: str, service: Service) -> None:
         """Raises ToolkitError when the service asks for what this program does not offer."""
-        builtin.check_one_device(name, service, "'transformers serve'", "Remove it, or use runtime vllm or sglang.")
+        devices.check_one(name, service, "'transformers serve'", "Remove it, or use runtime vllm or sglang.")
         generative.check(name, service)
-        builtin.check_attention_device(name, service)
+        devices.check_attention(name, service)
 
     def program(self, environment: Environment | None, python: Path, declared: Mapping[str, str]) -> Program | None:
         """transformers in an environment; ``executable`` is its command line beside the interpreter."""

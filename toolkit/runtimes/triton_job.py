@@ -9,8 +9,8 @@ from pathlib import Path
 
 from toolkit.config.models import HttpRequest
 from toolkit.errors import ManyFaultsError, ToolkitError
-from toolkit.runtimes import builtin, generative, mpi, pbtxt
 from toolkit.runtimes import environment as variables
+from toolkit.runtimes import generative, mpi, pbtxt
 from toolkit.runtimes import triton_repository as repository
 from toolkit.runtimes.base import (
     PRELOAD_WINDOW_S,
@@ -25,6 +25,7 @@ from toolkit.runtimes.base import (
 )
 from toolkit.runtimes.containers import OF_THIS_MACHINE
 from toolkit.runtimes.generation_canary import canary_of
+from toolkit.runtimes.service_notes import notes_of
 from toolkit.runtimes.triton_engine import Engine, release
 from toolkit.runtimes.triton_options import Given
 from toolkit.runtimes.triton_repository import CONFIG, INNER
@@ -214,7 +215,7 @@ class Job:
     def _notes(self) -> Iterator[str]:
         service = self.context.service
         yield "it can't be drained: what is in flight ends within its exit time-out when it stops"
-        yield from (*variables.notes(service.env), *builtin.exposure(service))
+        yield from notes_of(service)
         if service.engine is None:
             yield from (f"{each.model}: {each.what}" for each in self._repository_faults() if not each.blocks)
             return
