@@ -191,3 +191,41 @@ def test_a_failed_check_of_a_kernel_repeats_at_a_start_and_need_not_while_it_ser
     line = "RuntimeError: CUDA error: device-side assert triggered\n"
     assert classify([line]).verdict == "stop"
     assert classify(["INFO:     Application startup complete.\n", line]).verdict == "retry"
+
+
+LOADING = "Loading safetensors checkpoint shards:  30% Completed | 9/30 [04:10<09:51, 28.16s/it]\n"
+RAISED = 'Traceback (most recent call last):\n  File "/x/engine.py", line 1, in load\nNotImplementedError: no data\n'
+CHAINED = RAISED + "\nDuring handling of the above exception, another exception occurred:\n\n" + RAISED
+
+
+@pytest.mark.parametrize("told", [RAISED, CHAINED])
+@pytest.mark.parametrize("by", ["[TRT-LLM] [W] Fallback to regular init: ", "Exception ignored in: <function f>\n"])
+def test_a_traceback_that_a_warning_tells_is_no_error(by: str, told: str) -> None:
+    found = classify([by + told + LOADING])
+    assert (found.kind, found.verdict) == ("healthy", "wait")
+
+
+@pytest.mark.parametrize("by", ["", "[TRT-LLM] [E] Failed to initialize: ", f"[TRT-LLM] [W] Fallback: {RAISED}"])
+def test_any_other_traceback_is_one(by: str) -> None:
+    assert classify([by + RAISED + LOADING]).kind == "unknown"
+
+
+def test_what_a_start_went_on_after_did_not_stop_it() -> None:
+    failed = "curl: (7) Failed to connect to localhost port 8000: Connection refused\n"
+    assert classify([failed + LOADING]).verdict == "wait"
+    assert classify([LOADING + failed]).kind == "unknown"
+
+
+def test_a_rank_that_was_killed_is_not_said_to_have_crashed() -> None:
+    dead = "Rank 0 scheduler is dead. Please check if there are relevant logs.\n"
+    assert classify([dead]).kind == "rank_crashed"
+    found = classify([dead + "Exit code: -9\n"])
+    assert (found.kind, found.root_line) == ("host_oom", 2)
+    assert classify([dead + "Exit code: -11\n"]).kind == "rank_crashed"
+
+
+def test_the_field_that_a_validation_names_is_guilty_wherever_it_stands_in_the_list() -> None:
+    fields = (
+        "a.first\n  Extra inputs are not permitted [type=extra_forbidden]\nsecond\n  Extra inputs are not permitted\n"
+    )
+    assert classify(["ValidationError: 2 validation errors for Args\n" + fields]).culprit == "a.first"

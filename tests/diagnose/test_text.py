@@ -17,6 +17,10 @@ SAMPLES = [
     ("node01:7:7 [0] NCCL INFO boom", Level.INFO, None, "node01:7:7 [0] NCCL INFO boom"),
     ("/x/y.py:12: UserWarning: boom", Level.WARNING, None, "/x/y.py:12: UserWarning: boom"),
     ('{"log":"INFO 01-01 00:00:00 [a.py:1] boom\\n","stream":"stderr","time":"x"}', Level.INFO, None, "boom"),
+    ("[rank0]:[W211 08:00:01.5 ProcessGroupNCCL.cpp:1476] boom", Level.WARNING, "0", "boom"),
+    ("E1123 08:00:01.110000 90 torch/distributed/api.py:874] boom", Level.ERROR, None, "boom"),
+    ('{"severity":"INFO"} boom', Level.INFO, None, '{"severity":"INFO"} boom'),
+    ("ERROR 01-01 00:00:00 [a.py:1] boom, retrying 1 of 2", Level.WARNING, None, "boom, retrying 1 of 2"),
     ("boom", Level.ERROR, None, "boom"),
 ]
 

@@ -17,6 +17,7 @@ from toolkit.units import format_duration
 
 _ROOT, _SOFT, _WEAK = 3, 2, 1
 _LAST_LINES = 8
+_DEATH_LINES = 3
 _SHOWN = 3
 _STALL_WORDS = ("[watch]", "no output", "stack of", "py-spy", "still running", "still waiting")
 
@@ -93,7 +94,11 @@ class _Tail:
         return line.level(len(line.message)) < Level.ERROR or self.catalogue.is_progress(line.message)
 
     def ends_badly(self) -> bool:
-        """One of the last lines says that something failed."""
+        """One of the last lines says that something failed, and the last of all shows no progress after it."""
+        index = self.last_of_program()
+        last = self.lines[index] if index >= 0 else None
+        if last and self.catalogue.is_progress(last.message) and not self._is_trouble(last):
+            return False
         return any(self._is_trouble(line) for line in self.lines[-_SHOWN:])
 
     def _is_trouble(self, line: texts.Line) -> bool:
@@ -161,7 +166,15 @@ def _chosen(state: State, ending: Ending, tail: _Tail) -> Finding | None:
     if unexplained is not None:
         weak = [one for one in weak if one.number < unexplained or one.number == unexplained]
     timed_out = [one for one in weak if one.kind == "start_timeout"]
-    return next(iter(timed_out or weak), None)
+    return _of_its_death(next(iter(timed_out or weak), None), weak)
+
+
+def _of_its_death(found: Finding | None, weak: Sequence[Finding]) -> Finding | None:
+    """What the next lines say of how a process died whose death is all that is found."""
+    if found is None or found.kind != "rank_crashed" or found.captures.get("signal"):
+        return found
+    killed = (one for one in weak if one.kind == "host_oom" and 0 <= one.number - found.number <= _DEATH_LINES)
+    return next(killed, found)
 
 
 def _explains(soft: Finding, root: Finding, catalogue: Catalogue) -> bool:

@@ -19,6 +19,11 @@ BELOW_LINES = 8
 GLUE_LINES = 6
 QUOTE_LINES = 40
 LONG_BYTES = 64 * 1024
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
+_GOES_ON = re.compile(r"Exception ignored in|During handling of the above exception|direct cause of the following")
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b")
+TRACEBACK_LINES = 60
+CHAINED_LINES = 2
 _RANK_TAG = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>:")
 _MAX_OPEN = 64
 _SOFT = 2
@@ -32,6 +37,16 @@ class Sign:
     number: int
     text: str
     captures: dict[str, str | None] = field(default_factory=dict)
+
+
+@dataclass
+class _Aside:
+    """A traceback that a warning tells: how serious that is, its last line, whether it, or another one, goes on."""
+
+    level: Level
+    number: int
+    is_open: bool
+    is_followed: bool = False
 
 
 @dataclass
@@ -64,6 +79,7 @@ class Reader:
         self._quoted_lines = 0
         self._sought: tuple[Pattern, int] | None = None
         self._named_below: Landmark | None = None
+        self._aside: _Aside | None = None
 
     def read(self) -> State:
         """Reads on to the end of the log, or to the next pause."""
@@ -82,7 +98,8 @@ class Reader:
         for number, text in self._whole(raw):
             joined = number != raw.number or len(text) > len(raw.data)
             own = self._catalogue.concerned(text.lower().encode()) if joined else rules
-            told |= self._line(texts.make(number, text), own)
+            line = self._as_told(texts.make(number, text))
+            told |= self._line(line, own) or line.untold < Level.ERROR
         return told
 
     @property
@@ -134,6 +151,32 @@ class Reader:
             return ""
         self._quote = None
         return text[end + 1 :] if end >= 0 else text
+
+    def _as_told(self, line: Line) -> Line:
+        """The line, no more serious than the warning that it belongs to: a traceback in a warning is no error."""
+        if begun := _TRACEBACK.search(line.message):
+            self._aside = self._begun_aside(line, begun)
+            return line
+        aside = self._aside
+        if going := _GOES_ON.search(line.message):
+            level = Level.WARNING if going[0].startswith("Exception") else aside.level if aside else Level.ERROR
+            self._aside = _Aside(level, line.number, False, True)
+            return line
+        if aside is None or not aside.is_open or line.number - aside.number > TRACEBACK_LINES:
+            return line
+        if line.told(len(line.message)) is not None:
+            self._aside = None
+            return line
+        aside.is_open = not _RAISED.match(line.message)
+        aside.number = line.number
+        return replace(line, untold=aside.level)
+
+    def _begun_aside(self, line: Line, begun: re.Match[str]) -> _Aside | None:
+        """What the traceback belongs to, where that is less than an error: the line itself, or what it follows."""
+        told, before = line.told(begun.start()), self._aside
+        if told is None and before and before.is_followed and line.number - before.number <= CHAINED_LINES:
+            told = before.level
+        return _Aside(told, line.number, True) if told is not None and told < Level.ERROR else None
 
     def _line(self, line: Line, rules: Iterable[Rule]) -> bool:
         """Takes in one line; False when others of its kind can't tell anything either."""

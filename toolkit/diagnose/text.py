@@ -22,12 +22,17 @@ _LETTERS = {"E": Level.ERROR, "F": Level.ERROR, "C": Level.ERROR, "W": Level.WAR
 _LEVEL = re.compile(
     r"\[TensorRT-LLM\]\[(?P<trtllm>ERROR|WARNING|INFO|DEBUG|VERBOSE|TRACE)\]"
     r"|\[(?P<bracket>[EWIVDF])\](?=\s|$)"
-    r"|(?:^|[\s|:\[])(?P<glog>[EWIF])\d{4,8} \d\d:\d\d"
+    r"|(?:^|[\s|:\[])(?P<glog>[EWIF])\d{3,8} \d\d:\d\d"
     r"|\d: (?P<tensorflow>[EWIF]) (?=[\w/]+\.cc)"
     r"|NCCL (?P<nccl>INFO|WARN|TRACE)\b"
     r"|(?<![\w\"'])(?P<word>ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL|TRACE)(?=[\s:\]|(;,-]|$)"
     r"|(?i:(?:level(?:name)?|lvl|severity)[\"']?[=:]\s*[\"']?(?P<key>error|warn(?:ing)?|info|debug|critical|fatal))"
     r"|\b(?P<python>User|Future|Deprecation|Runtime|Resource|Import)Warning: "
+)
+
+_GOES_ON = re.compile(
+    r"\b(?:retrying|will retry|trying to resume|ignoring this)\b|ignore import error|\(ignored\)|: ignored\.",
+    re.IGNORECASE,
 )
 
 _RANK = re.compile(
@@ -53,7 +58,7 @@ _PREFIX = re.compile(
     r"|(?:ERROR|WARNING|WARN|INFO|DEBUG|CRITICAL|FATAL)\b:? +(?:\d\d-\d\d \d\d:\d\d:\d\d )?"
     r"(?:\[?[\w./-]+\.\w+:\d+\]:? ?)?"
     r"|\[TensorRT-LLM\]\[\w+\] ?|\[TRT-LLM\] ?|\[TRT\] ?|\[_torch\] ?|\[RANK \d+\] ?|\[[EWIVDF]\] ?|\[rank\d+\]:? ?"
-    r"|\[?[EWIF]\d{4,8} \d\d:\d\d:\d\d(?:\.\d+)? +\d+ +[\w./-]+\.\w+:\d+\] "
+    r"|\[?[EWIF]\d{3,8} \d\d:\d\d:\d\d(?:\.\d+)?(?: +\d+)? +[\w./-]+\.\w+:\d+\] "
     r")"
 )  # fmt: skip
 
@@ -70,18 +75,25 @@ _QUOTED = re.compile(
 class Line:
     """``message`` is what stands after the prefixes, and begins there at ``body``; users' words are blanked in it.
 
-    Positions are those of ``message``.
+    Positions are those of ``message``. ``untold`` is how serious it is where its writer has no word about that.
     """
 
     number: int
     text: str
     body: int
     message: str
+    untold: Level = Level.ERROR
+
+    def told(self, at: int) -> Level | None:
+        """The writer's last word about seriousness before position ``at``; None: there is none."""
+        last = last_of(_LEVEL.finditer(self.text, 0, max(self.body + at, 1)))
+        return _level_of(last) if last else None
 
     def level(self, at: int) -> Level:
-        """The writer's last word about seriousness before position ``at``."""
-        last = last_of(_LEVEL.finditer(self.text, 0, max(self.body + at, 1)))
-        return _level_of(last) if last else Level.ERROR
+        """How serious the writer thinks it is, by what stands before ``at``; no error, where he says that he goes on."""
+        told = self.told(at)
+        level = self.untold if told is None else told
+        return Level.WARNING if level == Level.ERROR and _GOES_ON.search(self.message) else level
 
     def rank(self, at: int) -> str | None:
         """The rank that wrote position ``at``: ``1`` or ``TP1``."""
