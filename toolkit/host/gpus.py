@@ -20,7 +20,7 @@ Run = Callable[[list[str]], "str | None"]
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """``places``: where each GPU (by index) hangs on PCI."""
+    """What NVML and nvidia-smi tell; ``notes``: what they do not."""
 
     gpus: tuple[Gpu, ...] = ()
     links: tuple[GpuLink, ...] = ()

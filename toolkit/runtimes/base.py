@@ -81,10 +81,9 @@ class CanaryCheck:
 class Probes:
     """Everything the warm-up and the supervisor ask of one instance.
 
-    ``loaded``: true once PRELOAD is over. ``stage``: JSON path that reports PRELOAD parts (built-in servers only).
+    ``loaded``: true once PRELOAD is over. ``stage``: reports parts of PRELOAD and counts compiles, as JSON (built-in servers only).
     ``warmup``: requests that run every shape. ``register``: makes a built-in server answer everybody.
     ``canary_set``: what reaches cached blocks and chunks, asked beside ``canary``.
-    ``compile_events``: JSON path with the counter ``compile_events``; None: not observable this way.
     ``metrics``: a Prometheus page that counts tokens or requests, which tells busy from hung.
     ``unseen``: what shapes also depend on and no request can be seen to reach (``experts``).
     """
