@@ -81,7 +81,7 @@ class CanaryCheck:
 class Probes:
     """Everything the warm-up and the supervisor ask of one instance.
 
-    ``loaded``: true once PRELOAD is over. ``stage``: tells parts of PRELOAD and counts compiles (built-in servers only).
+    ``loaded``: true once PRELOAD is over. ``stage``: tells its parts and counts compiles (built-in servers only).
     ``warmup``: requests that run every shape. ``register``: makes a built-in server answer everybody.
     ``canary_set``: what reaches cached blocks and chunks, asked beside ``canary``.
     ``metrics``: a Prometheus page that counts tokens or requests, which tells busy from hung.
