@@ -99,7 +99,7 @@ class Reader:
             joined = number != raw.number or len(text) > len(raw.data)
             own = self._catalogue.concerned(text.lower().encode()) if joined else rules
             line = self._as_told(texts.make(number, text))
-            told |= self._line(line, own) or line.untold < Level.ERROR
+            told |= self._line(line, own) or self._may_be_aside(line)
         return told
 
     @property
@@ -151,6 +151,10 @@ class Reader:
             return ""
         self._quote = None
         return text[end + 1 :] if end >= 0 else text
+
+    def _may_be_aside(self, line: Line) -> bool:
+        """The line is part of a traceback, and the same line may mean more in another one."""
+        return any((self._aside, _TRACEBACK.search(line.message), _GOES_ON.search(line.message)))
 
     def _as_told(self, line: Line) -> Line:
         """The line, no more serious than the warning that it belongs to: a traceback in a warning is no error."""

@@ -90,7 +90,7 @@ class Line:
         return _level_of(last) if last else None
 
     def level(self, at: int) -> Level:
-        """How serious the writer thinks it is, by what stands before ``at``; no error, where he says that he goes on."""
+        """How serious the writer thinks it is, by what stands before ``at``; no error where it says that it goes on."""
         told = self.told(at)
         level = self.untold if told is None else told
         return Level.WARNING if level == Level.ERROR and _GOES_ON.search(self.message) else level
