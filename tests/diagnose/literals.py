@@ -39,6 +39,8 @@ def _item(name: str, value: Any, texts: _Texts, literals: Sequence[str]) -> _Tex
         return _sequence(value[3], texts, literals)
     if name in ("MAX_REPEAT", "MIN_REPEAT"):
         return _repeated(value, texts, literals)
+    if name == "ASSERT" and value[0] > 0:
+        return texts if _sequence(value[1], texts, literals) else {}
     if name in ("AT", "ASSERT", "ASSERT_NOT"):
         return texts
     return _anything(texts)
