@@ -18,8 +18,9 @@ EXAMPLES = [(pattern, example) for pattern in PATTERNS for example in pattern.ex
 
 @pytest.mark.parametrize(("pattern", "example"), EXAMPLES, ids=[pattern.name for pattern, _ in EXAMPLES])
 def test_each_example_is_explained_by_its_own_pattern(pattern: Pattern, example: str) -> None:
-    stopped = ["INFO:     Application startup complete.\n", "Signal (15) received.\n"]
-    found = classify([*(stopped if pattern.phase == "shutdown" else []), example + "\n"])
+    ready, stopped = "INFO:     Application startup complete.\n", "Signal (15) received.\n"
+    before = {"shutdown": [ready, stopped], "served": [ready]}.get(pattern.phase or "", [])
+    found = classify([*before, example + "\n"])
     assert found.pattern == pattern.name
     assert "?" not in found.summary + found.advice
 
@@ -52,5 +53,5 @@ def test_every_pattern_has_a_source_and_all_but_the_context_bound_ones_an_exampl
     assert all(pattern.source for pattern in PATTERNS)
     assert {pattern.name for pattern in PATTERNS if not pattern.examples} == {
         "affinity-einval", "affinity-eperm", "cuda-init-in-cpuset", "engine-config-missing", "engine-config-python",
-        "pickle-truncated", "shm-python",
+        "option-refused", "pickle-truncated", "shm-python",
     }  # fmt: skip

@@ -233,10 +233,11 @@ def _stall(state: State, ending: Ending, tail: _Tail, context: Context) -> Findi
     waits = min(state.waits_for_lock.values(), key=lambda sign: sign.number, default=None)
     if waits and not state.compiles and not ending.compiling and _is_last(waits, tail):
         return _stale_lock(waits)
+    _, library = state.seen.get("jit_library", (0, None))
     if state.compiles or (ending.compiling and waits):
-        return _compiling(state.compiles or waits)
+        return _compiling(state.compiles or waits, library)
     if ending.compiling:
-        return _compiling(None)
+        return _compiling(None, library)
     return _too_slow(ending, state, tail)
 
 
@@ -269,9 +270,9 @@ def _stale_lock(sign: Sign) -> Finding:
     )  # fmt: skip
 
 
-def _compiling(sign: Sign | None) -> Finding:
+def _compiling(sign: Sign | None, library: str | None) -> Finding:
     captures = sign.captures if sign else {}
-    culprit = next((captures[name] for name in ("product", "product2", "product3") if captures.get(name)), None)
+    culprit = next((captures[name] for name in ("product", "product2", "product3") if captures.get(name)), library)
     cause = f"{culprit or 'Kernels'}: kernels are being compiled for the first time; the start is slow but goes on."
     fix = "Wait; keep the kernel cache of this role so that the next start is quick."
     number, text = (sign.number, sign.text) if sign else (0, "")

@@ -316,6 +316,8 @@ class Reader:
             return False
         if pattern.phase == "shutdown":
             return self._after_shutdown()
+        if pattern.phase == "served" and self.state.ready is None:
+            return False
         return not self._after_shutdown() and not (self.state.shutdown is not None and pattern.teardown)
 
     def _near(self, pattern: Pattern, line: Line) -> bool:

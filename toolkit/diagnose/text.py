@@ -63,7 +63,7 @@ _PREFIX = re.compile(
 )  # fmt: skip
 
 _QUOTE_KEYS = ("prompt", "content", "question", "query", "input")
-_DOCKER_JSON = re.compile(r'^\{"log":"(?P<text>.*?)(?:\\n)?","stream"')
+_DOCKER_JSON = re.compile(r'^\{(?=.*"stream":")(?:.*?,)?"log":"(?P<text>(?:\\.|[^"\\])*?)(?:\\n)?"[,}]')
 _QUOTED = re.compile(
     r"""(?P<key>\b(?:prompts?|content|question|query|user_input|input_text|(?<=ReqInput\()text)["']?\s*[:=]\s*)"""
     r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).|(?<=\w)(?P=quote)(?=\w))*)(?P<end>(?P=quote)|$)""",
@@ -143,7 +143,7 @@ def body_start(text: str) -> int:
 def make(number: int, text: str) -> Line:
     """The line as it is to be read: unwrapped from container JSON, and blank where a user's words are quoted."""
     text = text.rstrip("\r\n")
-    if text.startswith('{"log":"') and (wrapped := _DOCKER_JSON.match(text)):
+    if text.startswith("{") and '"log":"' in text and (wrapped := _DOCKER_JSON.match(text)):
         text = _unescape(wrapped["text"])
     if quotes(text):
         text = _QUOTED.sub(_blank, text)
