@@ -76,17 +76,21 @@ def stat(pid: int, proc: Path = PROC) -> Stat | None:
     )
 
 
-def io_bytes(pid: int, proc: Path = PROC) -> int:
-    """What the process read, from files or through its memory map, and wrote; 0 where the kernel does not tell.
+def io_bytes(pid: int, proc: Path = PROC) -> tuple[int, int]:
+    """What the process read and wrote, of whatever kind; and what of it its disks did, through its memory map too.
 
-    Children that it has reaped are counted.
+    Children that it has reaped are counted. Zeros where the kernel does not tell.
     """
     try:
         lines = _read(f"{proc}/{pid}/io").decode().splitlines()
     except OSError:
-        return 0
+        return 0, 0
     counts = dict(line.split(": ", 1) for line in lines if ": " in line)
-    return sum(int(counts.get(name, 0)) for name in ("rchar", "read_bytes", "wchar"))
+
+    def total(*names: str) -> int:
+        return sum(int(counts.get(name, 0)) for name in names)
+
+    return total("rchar", "wchar"), total("read_bytes", "write_bytes")
 
 
 def _read(path: str) -> bytes:

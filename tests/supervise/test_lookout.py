@@ -100,7 +100,8 @@ async def test_a_server_that_only_logs_our_questions_stands_still(start: Start) 
 async def test_a_download_at_a_crawl_is_waited_for_and_ended_when_it_stops(start: Start) -> None:
     def download(seconds: float) -> None:
         if seconds < 7200.0:
-            start.tree.used = Usage(100 * MIB, 1.0, start.tree.used.io_bytes + MIB // 10)
+            written_bytes = start.tree.used.disk_bytes + MIB // 10
+            start.tree.used = Usage(100 * MIB, 1.0, written_bytes, written_bytes)
 
     start.clock.then = download
     ended_s, stall = await start.ended()

@@ -57,7 +57,15 @@ def test_a_request_of_somebody_else_is_its_own_word(words: OwnWords, log: Path) 
 def test_the_same_line_again_tells_nothing_whatever_its_time_stamp(words: OwnWords, log: Path) -> None:
     assert said(words, log, "2026-01-31 12:00:00,123 - WARNING - no block found in 60 seconds\n")
     assert not said(words, log, "2026-01-31 12:01:00,456 - WARNING - no block found in 60 seconds\n")
-    assert said(words, log, "2026-01-31 12:02:00,456 - WARNING - no block found in 120 seconds\n")
+    assert said(words, log, "2026-01-31 12:02:00,456 - WARNING - no block found on rank 2\n")
+
+
+@pytest.mark.parametrize("waited", ["{} s", "{}s", "{}.5 seconds", "{} min", "0.{} sec"])
+def test_for_how_long_a_program_waits_is_nothing_new(words: OwnWords, log: Path, waited: str) -> None:
+    assert said(words, log, f"still waiting for the engine ({waited.format(10)})\n")
+    assert not said(words, log, f"still waiting for the engine ({waited.format(20)})\n")
+    assert said(words, log, f"loaded shard 2 of 30 ({waited.format(10)})\n")
+    assert said(words, log, f"loaded shard 3 of 30 ({waited.format(10)})\n")
 
 
 def test_a_stack_that_every_question_brings_up_is_told_once(words: OwnWords, log: Path) -> None:

@@ -186,6 +186,19 @@ async def test_usage_counts_the_work_of_children_that_have_ended(tmp_path: Path)
     await tree.stop(grace_s=5.0)
 
 
+async def test_usage_tells_what_disks_did_from_what_was_only_read(tmp_path: Path) -> None:
+    script = (
+        "import time; left = 32 << 20\n"
+        "while left > 0: left -= len(open('/proc/self/maps').read())\n"
+        "print('over', flush=True); time.sleep(600)"
+    )
+    tree = grow(tmp_path / "log", *PYTHON, script)
+    await until(lambda: "over" in (tmp_path / "log").read_text())
+    usage = tree.usage()
+    assert usage.disk_bytes < 32 << 20 <= usage.io_bytes
+    await tree.stop(grace_s=5.0)
+
+
 async def test_the_main_process_dies_with_the_supervisor(tmp_path: Path) -> None:
     script = (
         "import asyncio, os, sys; from pathlib import Path; from toolkit.supervise.process import Tree\n"

@@ -47,7 +47,7 @@ def test_a_quiet_time_that_a_person_wrote_is_kept() -> None:
     [
         {"log_bytes": 1},
         {"resident_bytes": 128 * 1024},
-        {"io_bytes": 128 * 1024},
+        {"disk_bytes": 128 * 1024},
         {"gpu_bytes": 128 * 1024},
         {"compilers": 1},
     ],
@@ -59,7 +59,9 @@ def test_what_grows_slowly_but_for_ever_is_progress_for_ever(grown: dict[str, in
     assert after(watched(window, 10_000.0)) <= 10_000.0 + 2 * QUIET_S
 
 
-@pytest.mark.parametrize("grown", [{"resident_bytes": 8 * 1024}, {"io_bytes": 8 * 1024}, {"cpu_s": 0.01}])
+@pytest.mark.parametrize(
+    "grown", [{"resident_bytes": 8 * 1024}, {"disk_bytes": 8 * 1024}, {"io_bytes": 8 * 1024}, {"cpu_s": 0.01}]
+)
 def test_what_answering_our_probes_takes_is_no_progress(grown: dict[str, Any]) -> None:
     assert after(watched(opened(Sample(0.0), LENGTH_S), 10_000.0, **grown)) == QUIET_S
 
@@ -70,6 +72,11 @@ def test_processors_that_work_are_believed_for_a_bounded_time_since_they_may_spi
     assert spun.stall(spun.low.at_s) == Stall(after(spun), spins=True)
     written = watched(opened(Sample(0.0), 60.0, busy_s=60.0), 10_000.0, cpu_s=SPIN)
     assert 60.0 < after(written) <= 60.0 + QUIET_S
+
+
+def test_reads_that_no_disk_sees_are_believed_as_long_as_processors_are() -> None:
+    polled = watched(opened(Sample(0.0), 30.0), 10_000.0, io_bytes=MIB)
+    assert BUSY_S < after(polled) <= BUSY_S + QUIET_S
 
 
 def test_a_fifteenth_of_a_core_is_enough_where_many_share_the_processors() -> None:
@@ -124,7 +131,10 @@ def test_a_stall_tells_since_when_nothing_has_moved() -> None:
 
 LOOKS = st.builds(
     Sample,
-    **{name: st.integers(0, 100 * MIB) for name in ("log_bytes", "resident_bytes", "io_bytes", "compilers")},
+    **{
+        name: st.integers(0, 100 * MIB)
+        for name in ("log_bytes", "resident_bytes", "io_bytes", "disk_bytes", "compilers")
+    },
     at_s=st.floats(0.01, 4.0),
     cpu_s=st.floats(0.0, 100.0),
     gpu_bytes=st.none() | st.integers(0, 100 * MIB),

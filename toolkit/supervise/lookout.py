@@ -65,8 +65,9 @@ class Lookout:
     def sample(self) -> Sample:
         """What is to be seen now. Its log is what it writes too, which says less than its words."""
         usage, compilers = self.tree.usage(), self.compilers.count()
-        io_bytes = usage.io_bytes - self.log.written_bytes()
+        logged_bytes = self.log.written_bytes()
         return Sample(
-            self.clock.now(), self.words.count(), usage.resident_bytes, usage.cpu_s, io_bytes,
+            self.clock.now(), self.words.count(), usage.resident_bytes, usage.cpu_s,
+            usage.io_bytes - logged_bytes, usage.disk_bytes - logged_bytes,
             self._gpu_bytes, compilers, self.compilers.running is not None,
         )  # fmt: skip

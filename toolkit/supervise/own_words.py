@@ -13,7 +13,11 @@ from toolkit.supervise.logs import LogView, NewLines
 _MANY_BYTES = 64 * 1024  # so much between two looks is no answer to us, and is not read
 _REMEMBERED = 512
 _METHOD = re.compile(r"\b(?:GET|POST)\b")
-_CHANGING = re.compile(r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b\d{4}[-/]\d\d[-/]\d\d\b|\b0x[0-9a-f]+", re.IGNORECASE)
+_CHANGING = re.compile(
+    r"\b\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b\d{4}[-/]\d\d[-/]\d\d\b|\b0x[0-9a-f]+"
+    r"|\b\d+(?:[.,]\d+)? ?(?:ms|s|sec(?:ond)?s?|min(?:ute)?s?|hours?)\b",  # for how long it waits
+    re.IGNORECASE,
+)
 
 
 @dataclass

@@ -127,11 +127,12 @@ def poll(process: subprocess.Popen[bytes]) -> int | None:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a tree holds, and what those alive have done: ``io_bytes`` were read or written."""
+    """What a tree holds, and what those alive have done: ``io_bytes`` were read or written, ``disk_bytes`` by disks."""
 
     resident_bytes: int
     cpu_s: float
     io_bytes: int = 0
+    disk_bytes: int = 0
 
 
 class Main(Protocol):
@@ -293,8 +294,13 @@ class Tree:
         strays = {each.pid: each for each in self._known if each.pid not in pids}
         found = [each for pid in (*pids, *strays) if (each := processes.stat(pid))]
         ours = [each for each in found if strays.get(each.identity.pid, each.identity) == each.identity]
-        io_bytes = sum(processes.io_bytes(each.identity.pid) for each in ours)
-        return Usage(sum(each.resident_bytes for each in ours), sum(each.cpu_s for each in ours), io_bytes)
+        moved = [processes.io_bytes(each.identity.pid) for each in ours]
+        return Usage(
+            sum(each.resident_bytes for each in ours),
+            sum(each.cpu_s for each in ours),
+            sum(io_bytes for io_bytes, _ in moved),
+            sum(disk_bytes for _, disk_bytes in moved),
+        )
 
     async def stop(self, grace_s: float, limit_s: float = 10.0) -> list[Identity]:
         """What could not be ended (normally nothing): TERM to the main process, ``grace_s``, then KILL to all."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 QUIET_S = 30.0  # without any progress, the attempt ends
 # Processors that work may only spin, so they are not believed for ever. A big model on a few cores shows nothing else.
+# Nor are reads that no disk sees: whoever watches processes reads /proc for ever.
 BUSY_S = 900.0
 _CPU_SHARE = 0.05  # of one core, over a quiet time: more than answering our own probes takes
 _BYTES = 4 * 1024**2  # in a quiet time: less than a slow disk or network gives
@@ -16,8 +17,8 @@ _LATE_S = 5.0  # a look that comes later was not kept waiting by the service: th
 class Sample:
     """A look at an instance that is starting: what it has done so far, and what it holds.
 
-    ``log_bytes`` are its own words; ``io_bytes`` were read or written; ``gpu_bytes`` None: not asked. ``compilers``
-    were seen below it so far; ``compiling``: one runs.
+    ``log_bytes`` are its own words; ``io_bytes`` were read or written, ``disk_bytes`` by disks; ``gpu_bytes`` None: not
+    asked. ``compilers`` were seen below it so far; ``compiling``: one runs.
     """
 
     at_s: float
@@ -25,6 +26,7 @@ class Sample:
     resident_bytes: int = 0
     cpu_s: float = 0.0
     io_bytes: int = 0
+    disk_bytes: int = 0
     gpu_bytes: int | None = None
     compilers: int = 0
     compiling: bool = False
@@ -37,7 +39,7 @@ def grew(low: Sample, now: Sample) -> bool:
         now.log_bytes > low.log_bytes
         or now.compilers > low.compilers
         or now.resident_bytes > low.resident_bytes + _BYTES
-        or now.io_bytes > low.io_bytes + _BYTES
+        or now.disk_bytes > low.disk_bytes + _BYTES
         or (now.gpu_bytes or 0) > (before or 0) + _BYTES
     )
 
@@ -50,6 +52,7 @@ def lowest(low: Sample, now: Sample) -> Sample:
         resident_bytes=min(low.resident_bytes, now.resident_bytes),
         cpu_s=min(low.cpu_s, now.cpu_s),
         io_bytes=min(low.io_bytes, now.io_bytes),
+        disk_bytes=min(low.disk_bytes, now.disk_bytes),
         gpu_bytes=min(gpu, default=None),
     )
 
@@ -66,8 +69,8 @@ class Stall:
 class Window:
     """One stage's time. It ends ``quiet_s`` after the last progress.
 
-    Surely progress is what grew and what the program did. Processors that work count for ``busy_s``; a compiler that
-    runs, and an answer "not yet", count for ``length_s``.
+    Surely progress is what grew and what the program did. Processors that work, and reads and writes that no disk
+    sees, count for ``busy_s``; a compiler that runs, and an answer "not yet", count for ``length_s``.
     """
 
     opened_s: float
@@ -104,11 +107,12 @@ class Window:
             return replace(window.noted(now.at_s), low=now)
         low = lowest(window.low, now)
         found = window.put_off(now.at_s) if now.compiling else window
-        if now.cpu_s - low.cpu_s <= _CPU_SHARE * self.quiet_s:
+        if now.cpu_s - low.cpu_s <= _CPU_SHARE * self.quiet_s and now.io_bytes - low.io_bytes <= _BYTES:
             return replace(found, low=low)
         counts = now.at_s - window.opened_s <= self.busy_s
         progress_s = now.at_s if counts else found.progress_s
-        return replace(found, low=replace(low, cpu_s=now.cpu_s), progress_s=progress_s, worked_s=now.at_s)
+        worked = replace(low, cpu_s=now.cpu_s, io_bytes=now.io_bytes)
+        return replace(found, low=worked, progress_s=progress_s, worked_s=now.at_s)
 
     def stall(self, now_s: float) -> Stall:
         """What is told once it has ended."""
