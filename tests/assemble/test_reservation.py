@@ -113,8 +113,7 @@ def test_what_came_to_rest_is_given_back_and_taken_again_on_a_restart(ledger):
 
 def test_between_attempts_nobody_comes_in(ledger):
     ours = held(ledger, "llm")
-    give_back = ours.hold(run("llm"))
-    give_back()
+    ours.hold(run("llm"))
     with pytest.raises(ToolkitError):
         ledger.grant(OTHER, Request(cpus=(0,)), TOTALS)
 

@@ -45,9 +45,7 @@ def model_context(made: Service, **changes: Any) -> Context:
 
 
 CPUS = Assignment(cpus=(0, 1, 32, 33), port=8001, physical_cores=2)
-GPU = Assignment(
-    cpus=(0, 1), port=8001, device_uuids=("GPU-1f2e",), device_total_bytes=(80 << 30,), budget_bytes=(4 << 30,)
-)
+GPU = Assignment(cpus=(0, 1), port=8001, device_uuids=("GPU-1f2e",), budget_bytes=(4 << 30,))
 
 
 def flag(argv: tuple[str, ...], name: str) -> str:

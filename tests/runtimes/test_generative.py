@@ -49,7 +49,6 @@ def gpus(count: int = 1, *, uuids: tuple[str, ...] = UUIDS, port: int = 8001, **
         "physical_cores": 16,
         "device_uuids": uuids[:count],
         "device_indices": tuple(range(3, 3 + count)),
-        "device_total_bytes": (80 * GIB,) * count,
         "budget_bytes": (60 * GIB,) * count,
         "memory": (MEMORY,) * count,
         "compute_capabilities": ("9.0",) * count,

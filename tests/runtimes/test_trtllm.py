@@ -38,7 +38,6 @@ def assignment(gpus: int = 1, **changes: Any) -> Assignment:
         "port": 8001,
         "device_uuids": tuple(f"GPU-{number}" for number in range(gpus)),
         "device_indices": tuple(range(gpus)),
-        "device_total_bytes": (80 * GIB,) * gpus,
         "budget_bytes": (60 * GIB,) * gpus,
         "rank_cpus": ((0, 1), (2, 3)) if gpus == 2 else (),
         "memory": (MEMORY,) * gpus,

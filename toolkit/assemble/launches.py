@@ -125,7 +125,6 @@ def assignment(host: Host, plan: Plan, name: str, service: Service) -> Assignmen
         port=planned.port,
         device_uuids=tuple(device.uuid for device in planned.devices),
         device_indices=tuple(device.index for device in planned.devices),
-        device_total_bytes=tuple(device.total_bytes for device in planned.devices),
         budget_bytes=tuple(device.budget_bytes for device in planned.devices),
         numa_nodes=planned.numa_nodes,
         memory_bind=planned.memory_bind,

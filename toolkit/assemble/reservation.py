@@ -73,8 +73,10 @@ class Reservation:
         """Which services wait for their turn, and which have come to rest; for the event loop."""
         self._waiting, self._resting = frozenset(waiting), frozenset(resting)
 
-    def hold(self, run: ServiceRun) -> Callable[[], None]:
+    def hold(self, run: ServiceRun) -> None:
         """The service starts: what it was granted is held from now on, and granted again where it was given back.
+
+        It stays held between attempts, so that nobody comes in between.
 
         Raises: ToolkitError when somebody else has it by now.
         """
@@ -82,7 +84,6 @@ class Reservation:
             for grant in self._leaving.pop(run.name, ()):
                 self._ledger.release(grant)
             self._held[run.name] = self._kept(run.name) or self._again(run.name)
-        return lambda: None  # it stays held between attempts, so that nobody comes in between
 
     def keep(self, run: ServiceRun, process: Identity) -> None:
         """What the service was granted is held while this process lives, whatever becomes of us."""

@@ -51,17 +51,11 @@ def line(text: str, *, now: bool = False) -> None:
 def error(problem: ToolkitError, as_json: bool, exit_code: int | None = None) -> int:
     """Tells the problem (JSON on standard output when asked for) and returns the exit code."""
     if as_json:
-        document({"error": error_document(problem)})
+        document({"error": problem.document()})
     else:
         for text in _error_lines(problem):
             say(text)
     return problem.exit_code if exit_code is None else exit_code
-
-
-def error_document(problem: ToolkitError) -> dict[str, Any]:
-    """The ``error`` object of cli JSON."""
-    base = {"code": problem.code, "what": problem.what, "where": problem.where, "hint": problem.hint}
-    return {**base, **problem.details}
 
 
 def _error_lines(problem: ToolkitError) -> list[str]:

@@ -194,7 +194,6 @@ class Assignment:
     port: int
     device_uuids: tuple[str, ...] = ()
     device_indices: tuple[int, ...] = ()
-    device_total_bytes: tuple[int | None, ...] = ()
     budget_bytes: tuple[int | None, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     memory_bind: tuple[int, ...] | None = None

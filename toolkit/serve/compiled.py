@@ -17,13 +17,12 @@ from toolkit.errors import ToolkitError
 from toolkit.serve import native, packing
 from toolkit.serve.isa import missing_features
 from toolkit.serve.kv_cache import divide, workspace_bytes
-from toolkit.serve.model_files import read_json
+from toolkit.serve.model_files import ENGINE_FORMAT, read_json
 from toolkit.serve.replay import GraphPool, Pool, Replays
 from toolkit.serve.sampling import Sampler, Sampling, choose
 from toolkit.serve.sizes import padded, padded_sizes
 from toolkit.serve.weights import load_tensors
 
-ENGINE_FORMAT = 3
 PHASES = ("prefill", "decode")
 # Keys that a decode step looks at are padded to a multiple; the mask hides those that are too many.
 KEYS_STEP = 32

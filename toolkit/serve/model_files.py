@@ -1,4 +1,4 @@
-"""The JSON files of a model folder."""
+"""The JSON files of a model folder and of an engine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ToolkitError
+
+ENGINE_FORMAT = 3  # of engine.json and what lies beside it
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from toolkit.serve.architecture import DecoderConfig, read_decoder_config
 from toolkit.serve.checkpoint import StoredTensor, check_tensors, read_checkpoint
 from toolkit.serve.facts import compute_capability, package_versions
 from toolkit.serve.isa import cpu_features
+from toolkit.serve.model_files import ENGINE_FORMAT
 from toolkit.serve.progress import Progress, run_step
 from toolkit.serve.weight_map import expected_shapes, weight_map
 from toolkit.units import GIB, format_bytes
 
-ENGINE_FORMAT = 3
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 # Processors with one of these multiply bfloat16 matrices directly; without, float32 is faster.
 # Read on an EPYC with avx512_bf16: a decode step's products take 11 ms in bfloat16 and 33 ms in float32.

@@ -58,7 +58,7 @@ _GPU_LOOK_S = 2.0  # without progress, the driver is asked too
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
 
 Diagnose = Callable[[Outcome], Failure]
-Reserve = Callable[[ServiceRun], object]
+Reserve = Callable[[ServiceRun], None]
 Keep = Callable[[ServiceRun, Identity], None]
 
 
