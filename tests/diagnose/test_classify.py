@@ -229,3 +229,9 @@ def test_the_field_that_a_validation_names_is_guilty_wherever_it_stands_in_the_l
         "a.first\n  Extra inputs are not permitted [type=extra_forbidden]\nsecond\n  Extra inputs are not permitted\n"
     )
     assert classify(["ValidationError: 2 validation errors for Args\n" + fields]).culprit == "a.first"
+
+
+def test_a_feature_that_is_switched_off_is_not_blamed_while_the_start_goes_on() -> None:
+    off = "[2025-03-14 09:00:00] Overlap schedule is not supported with this model and is switched off.\n"
+    assert classify([off + LOADING]).verdict == "wait"
+    assert classify([off + "ValueError: no\n"]).kind == "flag_conflict"

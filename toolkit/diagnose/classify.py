@@ -91,7 +91,8 @@ class _Tail:
         if index < 0:
             return False
         line = self.lines[index]
-        return line.level(len(line.message)) < Level.ERROR or self.catalogue.is_progress(line.message)
+        told = line.told(len(line.message))
+        return self.catalogue.is_progress(line.message) if told is None else told < Level.ERROR
 
     def ends_badly(self) -> bool:
         """One of the last lines says that something failed, and the last of all shows no progress after it."""
@@ -162,6 +163,8 @@ def _chosen(state: State, ending: Ending, tail: _Tail) -> Finding | None:
     weak = [one for one in findings if one.strength == _WEAK]
     if ending.oom_killed:
         return _oom_killed(weak)
+    if state.ready is None and not _failed(state, ending, tail):
+        return None
     unexplained = min((error.number for error in state.errors), default=None)
     if unexplained is not None:
         weak = [one for one in weak if one.number < unexplained or one.number == unexplained]
