@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.supervise.lifecycle.lives import POLICY, PROOF, REPORT, in_state, life
 from toolkit.supervise.lifecycle import Failure, FailureRecord, Instance, State, step
-from toolkit.supervise.lifecycle.actions import Compiled, Moved
+from toolkit.supervise.lifecycle.actions import Compiled, Log, Moved
 from toolkit.supervise.lifecycle.events import (
     Begin,
     LateCompile,
@@ -50,3 +50,22 @@ def test_a_late_compile_drains_only_where_that_is_wanted() -> None:
     record = FailureRecord(Failure(why, "retry", "late_compile", "add_kernel"), 1, State.SERVING, 2.0)
     assert drained.last_failure == record
     assert step(drained, Vacated(1), 3.0)[0].last_failure == record, "the next attempt still tells why"
+
+
+def test_who_compiles_after_ready_in_each_attempt_is_drained_only_so_often() -> None:
+    strict = replace(in_state("SERVING"), policy=replace(POLICY, late_compile="drain", max_restarts=2))
+    for drains in range(2):
+        drained, _ = step(strict, LateCompile(drains + 1, 1), float(drains))
+        fresh, _ = step(drained, Vacated(drains + 1), float(drains))
+        assert (fresh.state, fresh.attempt, fresh.restarts) == (State.INIT, drains + 2, 0)
+        strict = replace(fresh, state=State.SERVING)
+    kept, actions = step(strict, LateCompile(3, 1), 2.0)
+    assert (kept.state, kept.late_compiles) == (State.SERVING, 1)
+    assert actions == (Compiled(1), Log("not drained again: 2 new attempts have compiled after READY too"))
+    later, _ = step(strict, LateCompile(3, 1), 2.0 + POLICY.window_s)
+    assert later.state is State.DRAINING
+
+
+def test_a_service_that_is_never_restarted_is_drained_once() -> None:
+    strict = replace(in_state("SERVING"), policy=replace(POLICY, late_compile="drain", max_restarts=0))
+    assert step(strict, LateCompile(1, 1), 2.0)[0].state is State.DRAINING

@@ -65,6 +65,7 @@ def next_attempt(instance: Instance, now_s: float, reason: str) -> Step:
         since_s=now_s,
         restarts=instance.restarts,
         recent_restarts_s=instance.recent_restarts_s,
+        recent_drains_s=instance.recent_drains_s,
         last_failure=instance.last_failure,
     )
     return fresh, (Moved(instance.state, INIT, reason),)

@@ -89,7 +89,10 @@ class Ending:
 
 @dataclass(frozen=True)
 class Instance:
-    """All that is known of one service's process tree; ``begun``: this attempt's gates have opened."""
+    """All that is known of one service's process tree.
+
+    ``begun``: this attempt's gates have opened. ``recent_drains_s``: when it was drained for a late compile.
+    """
 
     name: str
     policy: Policy = Policy()
@@ -112,4 +115,5 @@ class Instance:
     ending: Ending | None = None
     restarts: int = 0
     recent_restarts_s: tuple[float, ...] = ()
+    recent_drains_s: tuple[float, ...] = ()
     last_failure: FailureRecord | None = None

@@ -98,10 +98,15 @@ def late_compile(instance: Instance, event: LateCompile, now_s: float) -> Step:
     told = Compiled(event.count, event.new)
     late = (*instance.late, *event.new)[-_KEPT_LATE:]
     after = replace(instance, late_compiles=event.count, late=late)
-    if instance.policy.late_compile == "warn":
+    policy = instance.policy
+    if policy.late_compile == "warn":
         return after, (told,)
+    drains_s = tuple(at for at in instance.recent_drains_s if at > now_s - policy.window_s)
+    if len(drains_s) >= max(1, policy.max_restarts):
+        return after, (told, Log(f"not drained again: {len(drains_s)} new attempts have compiled after READY too"))
     why = _why_drained(event)
-    drained, actions = end_serving(recorded(after, why, now_s), "restart", now_s, why.summary)
+    counted = recorded(replace(after, recent_drains_s=(*drains_s, now_s)), why, now_s)
+    drained, actions = end_serving(counted, "restart", now_s, why.summary)
     return drained, (told, *actions)
 
 
