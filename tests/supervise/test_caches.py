@@ -62,10 +62,12 @@ def test_a_cache_is_cold_until_a_compiler_has_left_something(tmp_path: Path) -> 
 
 def test_a_place_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises((ToolkitError, NotADirectoryError)) as caught:
-        caches.prepare(tmp_path / "file" / "abc")
-    assert isinstance(caught.value, ToolkitError)
-    assert "cache folder cannot be used" in caught.value.what
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone" / "abc")
+    for place in ("file/abc", "file", "loop", "loop/abc", "nowhere"):
+        with pytest.raises(ToolkitError) as caught:
+            caches.prepare(tmp_path / place)
+        assert "cache folder cannot be used" in caught.value.what
 
 
 def test_a_full_disk_is_told_before_a_program_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

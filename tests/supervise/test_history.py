@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,12 @@ def test_the_file_keeps_the_last_boots_only(tmp_path: Path) -> None:
         '{"boots": [{"environment": "e", "cache": "warm", "seconds": {"PRELOAD": "soon"}}]}',
         '{"boots": [{"environment": "e", "cache": "tepid", "seconds": {}}]}',
         '{"boots": [{"environment": "e", "cache": "warm", "seconds": [1]}]}',
+        '{"boots": [{"environment": "e", "cache": "warm", "seconds": {"PRELOAD": NaN}}]}',
+        '{"boots": [{"environment": "e", "cache": "warm", "seconds": {"PRELOAD": Infinity}}]}',
+        '{"boots": [{"environment": "e", "cache": "warm", "seconds": {"PRELOAD": 1' + "0" * 400 + "}}]}",
+        "[" * 100_000,
     ],
+    ids=lambda text: text[:80],
 )
 def test_a_damaged_file_is_no_history_and_is_written_anew(tmp_path: Path, text: str) -> None:
     file = tmp_path / "llm.json"
@@ -76,6 +82,11 @@ def test_a_damaged_file_is_no_history_and_is_written_anew(tmp_path: Path, text: 
     assert history.read(file) == ()
     history.add(file, boots(1.0)[0])
     assert len(history.read(file)) == 1
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "llm.json")
+    assert history.read(tmp_path / "llm.json") == ()
 
 
 def test_a_disk_that_refuses_it_changes_nothing(tmp_path: Path) -> None:

@@ -49,6 +49,11 @@ def test_a_lock_that_names_a_living_process_stays_until_that_ends(cache: Path) -
     assert clean(cache) == (f"the stale lock {cache / 'build.lock'}",)
 
 
+def test_a_pipe_that_is_called_a_lock_is_not_waited_for(cache: Path) -> None:
+    os.mkfifo(cache / "fifo.lock")
+    assert Leftovers(cache).clean() == (f"the stale lock {cache / 'fifo.lock'}",)
+
+
 def test_a_lock_older_than_this_boot_names_nobody(cache: Path) -> None:
     (cache / "build.lock").write_text(f"{os.getpid()}\n")  # the number lives again
     assert clean(cache) == ()

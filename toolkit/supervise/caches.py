@@ -58,8 +58,8 @@ def _make(folder: Path) -> None:
         with disk_errors(folder, what, lambda: MIN_FREE_BYTES):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / USED).write_bytes(b"")
-    except (FileExistsError, NotADirectoryError) as error:
-        hint = f"Remove the file that is in its way. {_WHERE_ELSE}"
+    except OSError as error:
+        hint = f"Remove what is in its way. {_WHERE_ELSE}"
         raise ToolkitError(f"{what}: {error.strerror}", str(folder), hint, code="not_writable") from error
 
 
@@ -82,7 +82,7 @@ def file_system(folder: Path, proc: Path = processes.PROC) -> str | None:
         lines = (proc / "self" / "mountinfo").read_text(errors="replace").splitlines()
     except OSError:
         return None
-    place = folder.resolve()
+    place = Path(os.path.realpath(folder))  # unlike resolve, it takes links that lead to themselves
     # Of mounts over each other the last one is seen.
     found = [
         (len(point.parts), number, kind) for number, (point, kind) in enumerate(_mounts(lines)) if _in(place, point)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.files import publish
+from toolkit.files import json_object, publish
 from toolkit.warm.steady import percentile
 
 KEPT_BOOTS = 64
@@ -44,19 +45,17 @@ def _alike(boots: Sequence[Boot], environment: str, cache: Cache) -> list[Boot]:
 
 def read(file: Path | None) -> tuple[Boot, ...]:
     """The boots of a file, oldest first; none where there is no file, or it says nothing sensible."""
-    if file is None:
-        return ()
+    document = (json_object(file) if file is not None else None) or {}
     try:
-        document = json.loads(file.read_bytes())
         return tuple(_boot(each) for each in document["boots"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return ()
 
 
 def _boot(told: Mapping[str, object]) -> Boot:
     boot = Boot(**told)  # type: ignore[arg-type]
     seconds = {str(stage): float(took) for stage, took in boot.seconds.items()}
-    if boot.cache not in ("cold", "warm") or any(took < 0 for took in seconds.values()):
+    if boot.cache not in ("cold", "warm") or not all(0 <= took < math.inf for took in seconds.values()):
         raise ValueError("no boot")
     return Boot(str(boot.environment), boot.cache, seconds)
 

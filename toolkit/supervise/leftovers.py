@@ -68,10 +68,11 @@ class Leftovers:
 
     def _names_living(self, path: Path) -> bool:
         try:
-            with path.open("rb") as file:
-                words = file.read(_MAX_LOCK_BYTES).split()
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
         except OSError:
             return True  # what cannot be read is not judged
+        with os.fdopen(descriptor, "rb") as file:
+            words = (file.read(_MAX_LOCK_BYTES) or b"").split()
         named = (int(word) for word in words if word.isdigit())
         return any(processes.start_time(pid, self.proc) is not None for pid in named)
 
