@@ -31,6 +31,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees this machine's reservations or engines, nor those of another run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("COEXIST_HOME", "COEXIST_RUNTIME_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
+        patch.delenv("COEXIST_CACHE", raising=False)
+        yield
+
+
 @pytest.fixture
 def spawn() -> Iterator[Callable[..., BaseProcess]]:
     """Starts a function in a real child process; every child is gone after the test."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import socket
@@ -150,11 +151,11 @@ def take_port_of_dependant(scene: Scene) -> None:
 
 
 def take_port_before_bind(scene: Scene) -> None:
-    """Between the last test of the port and the server's own bind; given back once that was told."""
+    """Between the last test of the port and the server's own bind; given back once its owner was told."""
     _await_preload(scene)
     with socket.create_server(("127.0.0.1", scene.ports["web"])):
         _open_gate(scene)
-        until(lambda: (scene.service()["last_failure"] or {}).get("class") == "port_in_use")
+        until(lambda: re.search(r"in use by .*\(pid \d+\)", (scene.service()["last_failure"] or {}).get("summary", "")))
 
 
 # The start lock of a GPU.

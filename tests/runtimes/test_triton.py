@@ -87,6 +87,11 @@ def launch(tmp_path: Path, made: Service | None = None, gpus: int = 1, **changes
     return RUNTIME.launch(triton_context(made, tmp_path, **changes), assignment(gpus))
 
 
+@pytest.fixture(autouse=True)
+def _own_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_STANDIN_SHM", str(tmp_path))
+
+
 def loaded(
     made: Launch, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...] | None = None, **env: str
 ) -> tritonserver.Server:
