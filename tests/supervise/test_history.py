@@ -116,3 +116,17 @@ async def test_a_window_that_a_person_wrote_is_kept(state_dir: Path, tmp_path: P
     supervisor = supervise(state_dir, tiny("quick", history=file, learns=False))
     await supervisor.run("ready", 30.0)
     assert service_of(supervisor, "quick")["windows_s"] == {"PRELOAD": 20.0, "PRIME": 20.0}
+
+
+async def test_who_was_ended_by_what_was_learned_gets_the_ceiling_the_next_time(
+    state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "FLOOR_S", 0.3)
+    file = tmp_path / "slow.json"
+    for _ in range(history.MIN_BOOTS):
+        history.add(file, Boot("", "cold", {"PRELOAD": 0.1, "PRIME": 0.1}))
+    supervisor = supervise(state_dir, tiny("slow", "1:hang", history=file))
+    document = await supervisor.run("ready", 30.0)
+    (found,) = document["services"]
+    assert (found["attempt"], found["windows_s"]["PRELOAD"]) == (2, 20.0)
+    assert found["last_failure"]["summary"].startswith("no progress for")

@@ -112,7 +112,7 @@ class _Running:
 class Attempt:
     """One attempt; ``post`` takes its events, ``note`` a sentence for the event log.
 
-    ``kept``: it is to outlive the supervisor, should that die now.
+    ``kept``: it is to outlive the supervisor, should that die now. ``learns``: earlier starts say how long it may take.
     """
 
     run: ServiceRun
@@ -120,6 +120,7 @@ class Attempt:
     world: World
     post: Callable[[Event], None]
     note: Callable[[str], None]
+    learns: bool = True
     activity: warm.Progress | None = None
     kept: bool = False
     _running: _Running | None = None
@@ -234,7 +235,7 @@ class Attempt:
     def _begin_windows(self, launch: Launch, cache: history.Cache) -> None:
         """How long each stage may take: as its own starts here teach, at most what its program is given."""
         self._cache, run, ceiling_s = cache, self.run, launch.preload_window_s
-        boots = history.read(run.history) if run.learns else ()
+        boots = history.read(run.history) if run.learns and self.learns else ()
         self._windows_s = {
             stage: history.window_s(boots, stage, run.fingerprint, cache, ceiling_s) for stage in ("PRELOAD", "PRIME")
         }

@@ -453,9 +453,12 @@ class Supervisor:
         return found
 
     def _attempt(self, name: str, number: int) -> Attempt:
+        last = self._instances[name].last_failure
+        stood_still = last is not None and last.failure.kind == "stalled"  # it may be that it only takes longer today
         return Attempt(
-            self._roster.runs[name], number, self._world, partial(self._post, name), self._teller(name, number)
-        )
+            self._roster.runs[name], number, self._world, partial(self._post, name), self._teller(name, number),
+            learns=not stood_still,
+        )  # fmt: skip
 
     def _teller(self, name: str, number: int) -> Callable[[str], None]:
         def note(text: str) -> None:
