@@ -38,7 +38,7 @@ def interrupted_once(there: Path) -> Iterator[None]:
             time.sleep(0.02)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
+    thread = threading.Thread(target=interrupt, daemon=True)  # a block that fails makes no file
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         yield
