@@ -54,7 +54,7 @@ class Compilers:
 
 
 class Start:
-    """A start; ``gpu_bytes`` is what the driver tells, where it is asked."""
+    """A start; ``gpu_bytes`` is what the driver tells ``answers_after_s``, where it is asked."""
 
     def __init__(self, log: Path) -> None:
         log.write_text("")
@@ -64,6 +64,7 @@ class Start:
         target = Target("http://127.0.0.1:1", tiny_probes())
         self.lookout = Lookout.of(tree, LogView(log, 0), compilers, target, self.clock)
         self.gpu_bytes: int | None = None
+        self.answers_after_s = 0.0
         self.asked = 0
 
     def write(self, text: str) -> None:
@@ -74,6 +75,7 @@ class Start:
     async def ended(self, **limits: float) -> tuple[float, Stall]:
         async def wider() -> int | None:
             self.asked += 1
+            self.clock.now_s += self.answers_after_s
             return self.gpu_bytes
 
         stall = await self.lookout.until_still(lambda now: opened(now, LENGTH_S, **limits), wider)
@@ -116,6 +118,13 @@ async def test_memory_that_fills_on_a_gpu_is_progress(start: Start) -> None:
     start.clock.then = fill
     ended_s, _ = await start.ended()
     assert 300.0 <= ended_s <= 300.0 + QUIET_S + 5.0
+
+
+async def test_a_driver_that_answers_late_each_time_keeps_no_start_alive(start: Start) -> None:
+    start.answers_after_s = 20.0
+    ended_s, stall = await start.ended()
+    assert QUIET_S <= ended_s <= QUIET_S + start.answers_after_s
+    assert stall == Stall(ended_s)
 
 
 async def test_a_silent_compile_is_waited_for(start: Start) -> None:

@@ -331,7 +331,7 @@ class Attempt:
     async def _wait_loaded(self, _: actions.WaitLoaded) -> None:
         running, world = self._process(), self.world
         began_s, self._stage = world.clock.now(), "PRELOAD"
-        self._guard = self._start(self._watch_window)
+        self._begin_guard()
         report = await warm.wait_loaded(running.target, world.http, world.clock, self._on_progress)
         self._end_guard()
         if report.attention:
@@ -342,6 +342,11 @@ class Attempt:
             return
         self._spent_s["PRELOAD"] = world.clock.now() - began_s
         self.post(events.Loaded(self.number, await self._completed(report)))
+
+    def _begin_guard(self) -> None:
+        """One at a time: a stage may have ended just as its window was extended."""
+        self._end_guard()
+        self._guard = self._start(self._watch_window)
 
     def _end_guard(self) -> None:
         """The stage is over in time."""
@@ -358,7 +363,7 @@ class Attempt:
     async def _prime(self, _: actions.Prime) -> None:
         running, world = self._process(), self.world
         began_s, self._stage = world.clock.now(), "PRIME"
-        self._guard = self._start(self._watch_window)
+        self._begin_guard()
         self._proof = await warm.prime(
             running.target, world.http, world.clock, self.run.warmup, self._on_progress,
             watch=running.compiles.look, measure=self._memory,
@@ -383,7 +388,7 @@ class Attempt:
             running.compiles.glance()
 
     async def _watch_on_window(self, _: actions.ExtendWindow) -> None:
-        self._guard = self._start(self._watch_window)
+        self._begin_guard()
 
     async def _watch_window(self) -> None:
         """Posts Stalled once the stage has stood still."""
@@ -443,6 +448,7 @@ class Attempt:
             self.kept = True
 
     async def _watch(self, _: actions.Watch) -> None:
+        self._end_guard()
         self._start(self._watch_ranks)
         if self._spent_s:
             boot = history.Boot(self.run.fingerprint, self._cache, dict(self._spent_s))

@@ -58,6 +58,7 @@ class Lookout:
         while (now_s := self.clock.now()) < self.window.deadline_s:
             if now_s - looked_s >= WIDER_S:
                 self._gpu_bytes, looked_s = await wider(), now_s
+                self.window = self.window.held_up(self.clock.now())
             await self.clock.sleep(max(0.0, min(SAMPLE_S, self.window.deadline_s - self.clock.now())))
             self.window = self.window.looked(self.sample())
         return self.window.stall(self.clock.now())

@@ -99,6 +99,10 @@ class Window:
         """After the program answered that it is not ready yet."""
         return replace(self, progress_s=now_s) if now_s - self.opened_s <= self.length_s else self
 
+    def held_up(self, now_s: float) -> Window:
+        """After whom it asked kept coexist waiting until now: that time counts."""
+        return replace(self, low=replace(self.low, at_s=now_s))
+
     def looked(self, now: Sample) -> Window:
         """After a look."""
         late_s = now.at_s - self.low.at_s
