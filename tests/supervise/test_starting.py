@@ -68,9 +68,9 @@ def test_the_status_of_a_start_has_every_key_of_one_that_runs(tmp_path: Path) ->
     runs = document.status("rag", [tiny("web")], {"web": Instance("web")}, now_s=0.0, calendar=Calendar(0.0))
     assert found.keys() == runs.keys()
     assert all(row.keys() == runs["services"][0].keys() for row in found["services"])
-    assert [(row["name"], row["state"], row["port"]) for row in found["services"]] == [
-        ("web", "INIT", None),
-        ("api", "INIT", 8005),
+    assert [(row["name"], row["state"], row["port"], row["cpus"]) for row in found["services"]] == [
+        ("web", "INIT", None, None),
+        ("api", "INIT", 8005, None),
     ]
     assert found["ready"] is False
 

@@ -134,11 +134,11 @@ def _record(state_dir: Path, step: Step, now_s: float, status: Mapping[str, Any]
 
 
 def _status(deployment: Deployment) -> dict[str, Any]:
-    """The status document of services that nothing was done for yet; a port that nobody wrote is not known."""
+    """The status document of services that nothing was done for yet: CPUs, and ports that nobody wrote, are unknown."""
     runs = [ServiceRun(name, each.runtime, _never, each.port or 0) for name, each in deployment.services.items()]
     instances = {run.name: Instance(run.name) for run in runs}
     found = document.status(deployment.name, runs, instances, now_s=0.0, calendar=Calendar(0.0))
-    return {**found, "services": [{**row, "port": row["port"] or None} for row in found["services"]]}
+    return {**found, "services": [{**row, "port": row["port"] or None, "cpus": None} for row in found["services"]]}
 
 
 def _never(attempt: int) -> Launch:
