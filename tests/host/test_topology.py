@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.host.smi_tables import list_lines, lists, tables
 from tests.host.topo_texts import STYLES, as_tabs, text_of, topologies
 from toolkit.errors import ToolkitError
 from toolkit.host.topology import decoded, parse
@@ -136,6 +137,68 @@ def test_lines_cut_by_a_terminal_are_never_misread(topology, style, width, trimm
     cut = [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), width)]
     answer = reading(text_of(topology, [line.rstrip() for line in cut] if trimmed else cut))
     assert isinstance(answer, ToolkitError) or answer == topology.facts()
+
+
+def pasted(lines, around):
+    """The lines as a person pastes them."""
+    return {
+        "plain": lines,
+        "crlf": [f"{line}\r" for line in lines],
+        "blank lines": [part for line in lines for part in (line, "")],
+        "session": ["me@node:~$ nvidia-smi -i 0", *lines, "me@node:~$ "],
+        "warned": [*lines, "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"],
+        "quoted": [f"> {line}" for line in lines],
+        "comment": [f"# {line}" for line in lines],
+        "trailing": [f"{line}   " for line in lines],
+    }[around]
+
+
+AROUND = ["plain", "crlf", "blank lines", "session", "warned", "quoted", "comment", "trailing"]
+
+
+@given(lists(), st.booleans(), st.sampled_from(AROUND))
+@settings(max_examples=200, deadline=None)
+def test_every_list_is_read(facts, pad, around):
+    assert topo(*pasted(list_lines(facts, pad), around)) == facts
+
+
+@given(lists(), st.integers(20, 90), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_list_cut_by_a_terminal_is_never_misread(facts, width, trimmed):
+    cut = [line[at : at + width] for line in list_lines(facts) for at in range(0, len(line), width)]
+    answer = reading("\n".join(line.rstrip() if trimmed else line for line in cut))
+    assert isinstance(answer, ToolkitError) or answer == facts
+
+
+@given(tables(), st.sampled_from(AROUND))
+@settings(max_examples=300, deadline=None)
+def test_every_table_is_read(table, around):
+    facts, lines = table
+    assert topo(*pasted(lines, around)) == facts
+
+
+@given(tables(), st.integers(46, 100))  # wider than any one value
+@settings(max_examples=400, deadline=None)
+def test_a_table_cut_by_a_terminal_is_never_misread(table, width):
+    facts, lines = table
+    answer = reading("\n".join(line[at : at + width] for line in lines for at in range(0, len(line), width)))
+    assert isinstance(answer, ToolkitError) or answer == facts
+
+
+@given(tables())
+@settings(max_examples=200, deadline=None)
+def test_rows_without_their_heading_are_read_by_position_or_refused(table):
+    facts, (_, *lines) = table
+    answer = reading("\n".join(lines))
+    assert isinstance(answer, ToolkitError) or (answer["header"], len(answer["rows"])) == (False, len(facts["rows"]))
+
+
+@given(tables(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_table_with_an_error_among_its_rows_is_refused(table, data):
+    _, lines = table
+    at = data.draw(st.integers(0, len(lines)))
+    assert isinstance(reading("\n".join([*lines[:at], "No devices were found", *lines[at:]])), ToolkitError)
 
 
 @given(topologies(blanks=False), st.data())
@@ -362,6 +425,9 @@ def test_what_is_no_number_is_no_index(line):
         ["index, index", "0, 1"],
         ["0,NVIDIA T4, 12 MiB"],
         ["0, 12 MiB", "1, 12 W"],
+        ["0, 12 MiB", "1, 12"],
+        ["index, memory.used [MiB]", "0, 12 W"],
+        ["index, name", "0,"],
     ],
 )
 def test_a_table_that_can_be_cut_in_two_ways_is_refused(lines):

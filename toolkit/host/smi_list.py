@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from toolkit.host.smi_text import ambiguous, excerpt, foreign
+from toolkit.host.smi_text import ambiguous, excerpt, foreign, with_cuts
 
 _HEX = "[0-9a-fA-F]"
 _ID = rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
@@ -28,7 +28,7 @@ def parse(lines: list[str]) -> dict[str, Any]:
     """
     filled = [line for line in lines if line.strip()]
     readings: list[list[dict[str, Any]]] = []
-    for joined in ("".join(filled), " ".join(filled)):
+    for joined in ("".join(with_cuts(filled)), " ".join(filled)):
         gpus = _entries(joined)
         if gpus is not None and gpus not in readings:
             readings.append(gpus)

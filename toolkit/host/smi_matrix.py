@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.host import smi_row
 from toolkit.host.smi_row import LEVELS, ColumnHead, Columns, Reading, RowText
-from toolkit.host.smi_text import ambiguous, excerpt
+from toolkit.host.smi_text import ambiguous, excerpt, with_cuts
 from toolkit.units import parse_cpu_list
 
 AFFINITY_HEADS = {"cpus": r"CPU\s*Affinity", "numa": r"NUMA\s*Affinity", "id": r"GPU\s*NUMA\s*ID"}
@@ -107,18 +107,11 @@ def _split(lines: list[str]) -> _Sections:
     if early is not None:
         raise ambiguous("topo", f"a row comes before the header ('{excerpt(early)}')")
     end = next((at for at, line in enumerate(lines) if at > start and _LEGEND.match(line)), len(lines))
-    for line in _with_cuts(lines[start:end]):
+    for line in with_cuts(lines[start:end]):
         _place(line, found)
     found.legend = lines[end:]
     _refuse_second_matrix(found.legend)
     return found
-
-
-def _with_cuts(lines: list[str]) -> list[str]:
-    """Filled lines; those that end before the widest one end in a blank, as no terminal cut a word there."""
-    filled = [line for line in lines if line.strip()]
-    width = max(len(line.expandtabs(8)) for line in filled)
-    return [line if len(line.expandtabs(8)) == width else f"{line} " for line in filled]
 
 
 def _place(line: str, found: _Sections) -> None:

@@ -97,6 +97,13 @@ def _is_around(line: str) -> bool:
     return bool(_TYPED.search(line) or _PROMPT.fullmatch(line) or _WATCH.match(line) or _WARNING.match(line))
 
 
+def with_cuts(lines: list[str]) -> list[str]:
+    """Filled lines; those that end before the widest one end in a blank, as no terminal cut a word there."""
+    filled = [line for line in lines if line.strip()]
+    width = max((len(line.expandtabs(8)) for line in filled), default=0)
+    return [line if len(line.expandtabs(8)) == width else f"{line} " for line in filled]
+
+
 def excerpt(text: str) -> str:
     """At most 60 characters of a text, for a message."""
     short = " ".join(text.split())
