@@ -92,6 +92,12 @@ def test_deep_nesting_is_stopped(write: Write, depth: int) -> None:
         ("a:\n\tb: 1\n", 2, "a tab where YAML allows spaces only. Indent with spaces."),
         ("a: b: c\n", 1, "mapping values are not allowed here (column 5). Put a text with ': ' in quotes"),
         ("a: 1\n---\nb: 2\n", 2, "One file is one document: remove the '---' line."),
+        (
+            "a:\n  b: 1\n c: 2\n",
+            3,
+            "what begins here does not belong to what is before it (column 2). Check the indent",
+        ),
+        ('a: "say "hi""\n', 1, "what begins here does not belong to what is before it (column 10)."),
         ("a: [1, 2\n", 2, "is not YAML: expected ',' or ']'"),
         ("a: *nobody\n", 1, "found undefined alias"),
         ("a: 'x\n", 2, "found unexpected end of stream"),
@@ -133,9 +139,25 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 def test_a_missing_file_names_its_neighbours(write: Write) -> None:
     file = write("a: 1\n")
     with pytest.raises(ToolkitError) as caught:
-        read(file.with_name("nod.yaml"))
+        read(file.with_name("quickstart.yaml"))
     assert caught.value.what == "no such file"
     assert caught.value.hint == f"There is {file}."
+
+
+def test_a_misspelt_file_names_the_nearest_alone(write: Write) -> None:
+    file = write("a: 1\n")
+    with pytest.raises(ToolkitError) as caught:
+        read(file.with_name("ndoe.yaml"))
+    assert caught.value.hint == f"Did you mean '{file}'?"
+
+
+def test_of_many_neighbours_it_is_told_how_many_are_left_out(tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"{number}.yaml").touch()
+    with pytest.raises(ToolkitError) as caught:
+        read(tmp_path / "gone.yaml")
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith("4.yaml and 2 more.")
 
 
 def test_a_missing_file_in_an_empty_folder_points_at_init(tmp_path: Path) -> None:

@@ -218,6 +218,14 @@ def test_a_missing_absolute_path_is_named_once(tmp_path: Path) -> None:
     assert caught.value.hint == f"Looked for {tmp_path / 'gone'}."
 
 
+def test_a_missing_path_names_the_nearest_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "models" / "all-minilm-l6-v2").mkdir(parents=True)
+    with pytest.raises(ToolkitError) as caught:
+        load.resolve(tmp_path / "node.yaml", tmp_path / "models" / "all-minilm")
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith(f"Did you mean '{tmp_path / 'models' / 'all-minilm-l6-v2'}'? Looked for ")
+
+
 KEYS = ["version", "name", "services", "engines", "environments", "llm", "runtime", "engine", "model", "gpus", "cpus"]
 WORDS = ["1", "auto", "torch", "60GiB", "[", "]", "{", "}", "&a", "*a", "<<", "!!int", "!x", "\t", "---", '"', "'", "|"]
 FRAGMENTS = st.sampled_from([f"{key}: " for key in KEYS] + WORDS + ["\n", "\n  ", "\n    ", "- ", ": ", ", ", "#"])

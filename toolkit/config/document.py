@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from toolkit.errors import ToolkitError
+from toolkit.names import nearest
 
 KeyPath = tuple[str | int, ...]
 
@@ -86,16 +87,28 @@ def _read_text(file: Path) -> str:
 
 def _refuse_what_is_no_file(file: Path) -> None:
     if file.is_dir():
-        raise ToolkitError("is a folder, not a file", str(file), _yaml_files_of(file))
+        raise ToolkitError("is a folder, not a file", str(file), _listed(_yaml_files_in(file)))
     if not file.exists():
-        raise ToolkitError("no such file", str(file), _yaml_files_of(file.parent))
+        raise ToolkitError("no such file", str(file), _meant_instead_of(file))
     if not file.is_file():
         raise ToolkitError("is not a regular file", str(file))
 
 
-def _yaml_files_of(folder: Path) -> str:
-    names = sorted(str(path) for path in folder.glob("*.y*ml")) if folder.is_dir() else []
-    return f"There is {', '.join(names[:5])}." if names else "'coexist init FILE' writes a first deployment."
+def _yaml_files_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.y*ml")) if folder.is_dir() else []
+
+
+def _meant_instead_of(file: Path) -> str:
+    neighbours = _yaml_files_in(file.parent)
+    near = nearest(file.stem, (path.stem for path in neighbours))
+    return _listed(neighbours) if near is None else f"Did you mean '{next(p for p in neighbours if p.stem == near)}'?"
+
+
+def _listed(files: list[Path]) -> str:
+    if not files:
+        return "'coexist init FILE' writes a first deployment."
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    return f"There is {', '.join(map(str, files[:5]))}{more}."
 
 
 class _Loader(yaml.SafeLoader):
@@ -135,7 +148,9 @@ def _syntax_error(error: yaml.MarkedYAMLError, file: str) -> ToolkitError:
     if "'\\t'" in problem:
         return ToolkitError("a tab where YAML allows spaces only", place, "Indent with spaces.")
     hint = None
-    if "mapping values are not allowed" in problem:
+    if "<block end>" in problem:
+        problem, hint = "what begins here does not belong to what is before it", "Check the indentation and the quotes."
+    elif "mapping values are not allowed" in problem:
         hint = "Put a text with ': ' in quotes, or check the indentation."
     elif "expected a single document" in error.context if error.context else False:
         hint = "One file is one document: remove the '---' line."

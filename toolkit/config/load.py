@@ -13,6 +13,7 @@ from toolkit.config import faults, references
 from toolkit.config.document import Document, Fault, KeyPath, dotted, read
 from toolkit.config.models import Deployment, EngineUse, Recipe, Service
 from toolkit.errors import ManyFaultsError, ToolkitError
+from toolkit.names import nearest
 
 M = TypeVar("M", bound=BaseModel)
 DECIDING = {"runtime", "engine", "model", "argv"}  # which of them a service needs depends on the others
@@ -87,8 +88,19 @@ def resolve(base: Path, value: Path, where: str | None = None) -> Path:
     for place in places:
         if place.exists():
             return place
+    near = next(filter(None, map(_like, places)), None)
+    hint = f"Did you mean '{near}'? " if near else ""
     looked = ", ".join(str(place) for place in places)
-    raise ToolkitError(f"'{value}' does not exist", where or str(base), f"Looked for {looked}.", code="not_found")
+    raise ToolkitError(f"'{value}' does not exist", where or str(base), f"{hint}Looked for {looked}.", code="not_found")
+
+
+def _like(missing: Path) -> Path | None:
+    """What is in the same folder under nearly the same name."""
+    try:
+        near = nearest(missing.name, (path.name for path in missing.parent.iterdir()))
+    except OSError:
+        return None
+    return missing.with_name(near) if near else None
 
 
 def _read_kind(path: Path, wanted: Literal["deployment", "recipe"]) -> Document:

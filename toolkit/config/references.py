@@ -150,7 +150,8 @@ def _port_twice(name: str, owner: str | None, port: int) -> Fault:
     amounts = (("resource", "port"), ("needed", 1 + len(others)), ("available", len(others)))
     by = "coexist's control port" if owner is None else f"services.{owner}"
     what = f"port {port} is used twice, here and by {by}"
-    return Fault(("services", name, "port"), what, details=(*amounts, ("services", (name, *others))))
+    hint = "Choose another, or leave 'port' out to have one picked."
+    return Fault(("services", name, "port"), what, hint, details=(*amounts, ("services", (name, *others))))
 
 
 def meet(host: str, other: str) -> bool:
