@@ -116,6 +116,16 @@ def test_a_service_that_was_stopped_on_request_did_not_fail(coexist, tmp_path):
     assert (found["class"], found["verdict"]) == ("stopped", "none")
 
 
+def test_a_stopped_service_whose_log_ends_well_is_not_waited_for(coexist, tmp_path):
+    log = "2026-11-30 02:28:12,388 INFO listening on 127.0.0.1:8001\n"
+    left_behind(tmp_path, log, state="PRELOAD")
+    assert coexist("diagnose", "llm", "--json").document["class"] == "healthy"
+    status = tmp_path / "home" / "state" / "rag" / "status.json"
+    status.write_text(status.read_text().replace("PRELOAD", "STOPPED"))
+    found = coexist("diagnose", "llm", "--json").document
+    assert (found["class"], found["verdict"]) == ("stopped", "none")
+
+
 def test_a_service_that_is_starting_is_waited_for_unless_its_supervisor_is_gone(coexist, tmp_path, monkeypatch):
     left_behind(tmp_path, "", state="PRELOAD")
     assert coexist("diagnose", "llm", "--json").document["verdict"] == "stop"

@@ -80,7 +80,7 @@ def diagnose_command(
         return
     ending = Ending(exit_code, oom_killed)
     data, found = _read(target, ending, context, keep=bundle_file is not None)
-    if found.kind == "unknown" and ending == Ending():
+    if found.kind in {"unknown", "healthy"} and ending == Ending():
         found = _remembered(target, found)
     _show(found, as_json)
     if bundle_file is not None:
@@ -123,13 +123,13 @@ def _serves(target: _Target) -> bool:
 
 
 def _remembered(target: _Target, found: Diagnosis) -> Diagnosis:
-    """What the supervisor, who saw how the last attempt went, knows better than a log without a cause."""
+    """What the supervisor, who saw how the last attempt went, knows better than a log without a cause of its end."""
     services = target.status["services"] if target.status else []
     service = next((each for each in services if each["name"] == target.service), None)
     if service is None:
         return found
     failure = service["last_failure"]
-    if service["state"] in ("INIT", "PRELOAD", "PRIME") and target.goes_on():
+    if found.kind == "unknown" and service["state"] in ("INIT", "PRELOAD", "PRIME") and target.goes_on():
         why = f"'{target.service}' is in {service['state']}, and its log names no cause to worry."
         return replace(found, kind="healthy", verdict="wait", summary=why, advice="Wait; '-f' tells every change.")
     if service["state"] in ("FAILED", "BACKOFF", "STOPPED") and failure and failure["attempt"] == service["attempt"]:
