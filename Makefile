@@ -15,11 +15,12 @@ export PYTHON
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-# Standard output is coexist's alone; set-up speaks on standard error.
+# Standard output is coexist's alone; set-up speaks on standard error. Ctrl-C is the ordinary end: the shell waits for
+# coexist to drain (trap), and its 130 is no error.
 quickstart:
 	@scripts/setup.sh run
 	@$(BIN)/python scripts/fetch_models.py >&2
-	@$(BIN)/coexist up configs/quickstart.yaml $(ARGS)
+	@trap : INT; $(BIN)/coexist up configs/quickstart.yaml $(ARGS) || { code=$$?; test $$code -eq 130 || exit $$code; }
 
 test: lint models
 	$(PYTEST) $(ARGS)

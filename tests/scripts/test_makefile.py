@@ -35,3 +35,9 @@ def test_a_failed_deployment_fails_make(tmp_path: Path) -> None:
     done = quickstart(tmp_path, COEXIST_EXIT="4")
     assert done.returncode == 2
     assert "Error 4" in done.stderr
+
+
+def test_a_deployment_ended_by_ctrl_c_is_no_error_of_make(tmp_path: Path) -> None:
+    done = quickstart(tmp_path, COEXIST_EXIT="130")
+    assert done.returncode == 0
+    assert "Error" not in done.stderr
