@@ -42,7 +42,7 @@ def up(config: Path, deployment: LoadedDeployment, home: Home, timeout_s: float 
     else:
         output.line(f"ready: {status['control']}/readyz")
         output.line(
-            f"{deployment.model.name} goes on in the background. See 'coexist status'; 'coexist down' stops it."
+            f"{deployment.model.name} goes on where it was started. See 'coexist status'; 'coexist down' stops it."
         )
     return 0
 

@@ -30,12 +30,14 @@ def bench_command() -> None:
     """
 
 
-@bench_command.command("cold-start")
+@bench_command.command("cold-start", short_help="Boot it again and again, and measure.")
 @config_argument
-@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Boots with the whole warm-up.")
+@click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, metavar="N",
+              help="Boots with the whole warm-up.")  # fmt: skip
 @click.option("--warmup", type=click.Choice(["none", "single", "full"]), help="Only this mode, nothing beside it.")
 @click.option("--timeout", callback=duration, metavar="S", help="Each boot must be ready in this time (such as 90s).")
-@click.option("--load", callback=duration, default="4s", show_default=True, help="How long each service is loaded.")
+@click.option("--load", callback=duration, default="4s", show_default=True, metavar="S",
+              help="How long each service is loaded.")  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Begin anew where an interrupted run would be taken up.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw timeline and first tokens as SVG.")
 @json_option

@@ -76,7 +76,7 @@ def list_command(as_json: bool) -> None:
         output.say(f"unreadable: {fault}")
 
 
-@engines_command.command("verify")
+@engines_command.command("verify", short_help="Hash every file again and compare.")
 @click.argument("name", required=False, shell_complete=engine_names)
 @json_option
 def verify_command(name: str | None, as_json: bool) -> None:
@@ -100,7 +100,7 @@ def verify_command(name: str | None, as_json: bool) -> None:
         output.line(f"good {engine['path']}  ({engine['name']}, {engine['files']} files)")
 
 
-@engines_command.command("adopt")
+@engines_command.command("adopt", short_help="Take an engine that somebody else built.")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--name", metavar="NAME", help="What to call it; the folder's name if left out.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="CONFIG", help="Judge it for this deployment.")
@@ -124,7 +124,7 @@ def adopt_command(
     output.line(f"{'reused' if entry.reused else 'adopted'} {entry.path}  ({entry.name})")
 
 
-@engines_command.command("prune")
+@engines_command.command("prune", short_help="Remove what nothing uses.")
 @click.option(
     "--keep",
     multiple=True,

@@ -22,6 +22,8 @@ _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 def init_command(file: Path, as_json: bool) -> None:
     """Write a first deployment for this host, with comments, and say what it still misses. Never overwrites.
 
+    FILE is coexist.yaml if left out.
+
     \b
     coexist init configs/mine.yaml
     """

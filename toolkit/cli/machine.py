@@ -40,7 +40,7 @@ def host_command(context: click.Context, record: Path | None, as_json: bool) -> 
         output.console().print(draw(host))
 
 
-@host_command.command("parse")
+@host_command.command("parse", short_help="Read a text of nvidia-smi.")
 @click.argument("file", type=click.Path(readable=False, path_type=Path))
 @json_option
 def parse_command(file: Path, as_json: bool) -> None:
