@@ -32,6 +32,7 @@ def test_no_compiler_at_all_is_a_clear_error(tmp_path: Path) -> None:
     assert "g++" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 @needs_gxx
 def test_the_systems_compiler_is_found_and_works() -> None:
     found = find_compiler(environ(), PYTHON)
@@ -40,6 +41,7 @@ def test_the_systems_compiler_is_found_and_works() -> None:
     assert found.notes == ()
 
 
+@pytest.mark.slow
 @needs_gxx
 def test_a_compiler_that_links_its_own_static_library_is_passed_over_with_a_note(tmp_path: Path) -> None:
     static = program(tmp_path / "static-g++", f'exec {GXX} "$@" -static-libstdc++')
@@ -49,6 +51,7 @@ def test_a_compiler_that_links_its_own_static_library_is_passed_over_with_a_note
     assert str(static) in found.notes[0]
 
 
+@pytest.mark.slow
 @needs_gxx
 def test_a_cxx_that_cannot_compile_is_passed_over_with_its_last_words(tmp_path: Path) -> None:
     broken = program(tmp_path / "broken", "echo 'cannot find stddef.h' >&2; exit 1")
@@ -57,11 +60,13 @@ def test_a_cxx_that_cannot_compile_is_passed_over_with_its_last_words(tmp_path: 
     assert "cannot find stddef.h" in found.notes[0]
 
 
+@pytest.mark.slow
 @needs_gxx
 def test_a_cxx_that_is_not_there_is_passed_over_with_a_note() -> None:
     assert "not there" in find_compiler(environ(CXX="/nowhere/g++"), PYTHON).notes[0]
 
 
+@pytest.mark.slow
 @needs_gxx
 def test_a_library_that_crashes_when_it_runs_rules_its_compiler_out(tmp_path: Path) -> None:
     script = f"""case "$*" in *probe.cpp*) echo '#include <cstdlib>
