@@ -63,7 +63,7 @@ def restart_requested(instance: Instance, _: RestartRequested, now_s: float) -> 
         after, told = next_attempt(instance, now_s, reason)
         return after, (CancelRetry(), *told)
     if state in AT_REST:
-        return next_attempt(replace(instance, recent_restarts_s=()), now_s, reason)
+        return next_attempt(replace(instance, recent_restarts_s=(), recent_drains_s=()), now_s, reason)
     if state is State.DRAINING:
         return _redirect(instance, "restart"), ()
     return _end_stage(instance, "restart", now_s, reason)
