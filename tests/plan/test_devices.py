@@ -44,6 +44,7 @@ def test_an_unknown_uuid_is_refused_with_the_nearest_one():
 def test_an_ambiguous_prefix_is_refused_with_all_it_could_be():
     error = refusal(deployment(a={"gpus": "GPU-"}), host(gpu(0), gpu(1)))
     assert "GPU-00-abc, GPU-11-abc" in error.what
+    assert (error.details["needed"], error.details["available"]) == (1, 0)
 
 
 def test_one_gpu_named_in_two_ways_is_refused():
