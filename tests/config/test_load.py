@@ -212,18 +212,17 @@ def test_a_missing_path_lists_where_it_was_looked_for(tmp_path: Path, monkeypatc
     assert caught.value.hint == f"Looked for {', '.join(str(place) for place in places)}."
 
 
-def test_a_missing_absolute_path_is_named_once(tmp_path: Path) -> None:
+def test_a_missing_absolute_path_is_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError) as caught:
         load.resolve(tmp_path / "node.yaml", tmp_path / "gone")
-    assert caught.value.hint == f"Looked for {tmp_path / 'gone'}."
+    assert caught.value.hint == "Put it there, or name what you have."
 
 
 def test_a_missing_path_names_the_nearest_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "models" / "all-minilm-l6-v2").mkdir(parents=True)
     with pytest.raises(ToolkitError) as caught:
         load.resolve(tmp_path / "node.yaml", tmp_path / "models" / "all-minilm")
-    assert caught.value.hint is not None
-    assert caught.value.hint.startswith(f"Did you mean '{tmp_path / 'models' / 'all-minilm-l6-v2'}'? Looked for ")
+    assert caught.value.hint == f"Did you mean '{tmp_path / 'models' / 'all-minilm-l6-v2'}'?"
 
 
 KEYS = ["version", "name", "services", "engines", "environments", "llm", "runtime", "engine", "model", "gpus", "cpus"]

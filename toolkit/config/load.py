@@ -89,9 +89,11 @@ def resolve(base: Path, value: Path, where: str | None = None) -> Path:
         if place.exists():
             return place
     near = next(filter(None, map(_like, places)), None)
-    hint = f"Did you mean '{near}'? " if near else ""
-    looked = ", ".join(str(place) for place in places)
-    raise ToolkitError(f"'{value}' does not exist", where or str(base), f"{hint}Looked for {looked}.", code="not_found")
+    hints = [f"Did you mean '{near}'?"] if near else []
+    if not value.is_absolute():
+        hints.append(f"Looked for {', '.join(str(place) for place in places)}.")
+    hint = " ".join(hints) or "Put it there, or name what you have."
+    raise ToolkitError(f"'{value}' does not exist", where or str(base), hint, code="not_found")
 
 
 def _like(missing: Path) -> Path | None:
