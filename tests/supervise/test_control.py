@@ -44,7 +44,8 @@ async def test_readyz_is_200_only_while_every_required_service_serves(running: S
     assert (await get(supervisor, "/readyz"))[0] == 503
     assert (await get(supervisor, "/readyz/a"))[0] == 503
     assert (await get(supervisor, "/readyz/b"))[0] == 200
-    assert (await get(supervisor, "/readyz/c"))[0] == 404
+    status, text = await get(supervisor, "/readyz/c")
+    assert (status, json.loads(text)["error"]["what"]) == (404, "no service 'c'")
 
 
 async def test_services_is_the_status_document(running: Start) -> None:

@@ -198,6 +198,7 @@ def remarks(status: Mapping[str, Any]) -> Text:
             lines.append(f"{service['name']}: {_compiled_late(service['late_compiles'], late[-1])}\n", "yellow")
         for text in placement["drift"] if placement else ():
             lines.append(f"{service['name']}: {text}\n", "yellow")
+    lines.rstrip()
     return lines
 
 

@@ -111,7 +111,8 @@ def find(deployment: str | None = None, states: Path | None = None) -> Running:
     died = [name for name in known if StateFolder(folder / name).owner() is not None]
     if len(died) == 1:  # its own error says how it ended
         return Running(died[0], folder / died[0])
-    raise ToolkitError("no deployment is running", hint="Start one with 'coexist up CONFIG'.", code="not_running")
+    hint = f"Start one with 'coexist up CONFIG'. Looked in {folder}; COEXIST_HOME says where."
+    raise ToolkitError("no deployment is running", hint=hint, code="not_running")
 
 
 def logs(

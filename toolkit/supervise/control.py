@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from toolkit.errors import ToolkitError
+from toolkit.names import suggestion
 from toolkit.supervise.journal import Journal
 from toolkit.supervise.metrics import CONTENT_TYPE
 from toolkit.supervise.socket_path import short_path
@@ -100,9 +101,9 @@ class Control:
 
     async def _readyz_service(self, request: web.Request) -> web.Response:
         name = request.match_info["service"]
-        found = self._supervisor.readiness()["services"].get(name)
-        if found is None:
-            raise web.HTTPNotFound
+        services = self._supervisor.readiness()["services"]
+        if (found := services.get(name)) is None:
+            raise ToolkitError(f"no service '{name}'", hint=suggestion(name, services), code="unknown_service")
         return web.json_response(found, status=200 if found["ready"] else 503)
 
     async def _services(self, _: web.Request) -> web.Response:
