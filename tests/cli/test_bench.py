@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.deployments import Node
 from tests.ports import free_port
+from toolkit.cli.bench import _amount
 
 
 @pytest.fixture
@@ -37,3 +38,18 @@ def test_a_deployment_that_cannot_start_is_told_as_up_tells_it(coexist, tmp_path
     answer = coexist("bench", "cold-start", file, "--json")
     assert answer.code == 1
     assert answer.error["code"]
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "text"),
+    [
+        ("first_token_p99_ms", 59.367, "59.4 ms"),
+        ("to_80_percent_s", 5.442, "5.44 s"),
+        ("resident_jitter", 0.023, "2.30%"),
+        ("late_compiles", 0.0, "0"),
+        ("first_over_steady", 1.2504, "1.250"),
+        ("resident_jitter", None, "-"),
+    ],
+)
+def test_a_target_is_told_with_its_unit(of, value, text):
+    assert _amount(of, value) == text

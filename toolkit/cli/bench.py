@@ -142,9 +142,21 @@ def _targets(document: dict[str, Any]) -> Table:
     table = _table("target", "what", "service", "measured", "at most", "")
     for target in document["targets"]:
         verdict = {True: Text("met", "green"), False: Text("NOT MET", "bold red"), None: Text("not judged", "grey50")}
-        measured, most = _number(target["measured"], 3), _number(target["at_most"], 3)
-        table.add_row(target["id"].replace("_", " "), target["service"], measured, most, verdict[target["pass"]])
+        what = target["id"].removesuffix("_ms").removesuffix("_s").replace("_", " ")
+        measured, most = (_amount(target["id"], target[key]) for key in ("measured", "at_most"))
+        table.add_row(what, target["service"], measured, most, verdict[target["pass"]])
     return table
+
+
+def _amount(of: str, value: float | None) -> str:
+    """The value with the unit that the target's id implies."""
+    if value is None:
+        return "-"
+    if of.endswith("_ms"):
+        return f"{value:.1f} ms"
+    if of.endswith("_s"):
+        return f"{value:.2f} s"
+    return {"resident_jitter": f"{value:.2%}", "late_compiles": f"{value:.0f}"}.get(of, f"{value:.3f}")
 
 
 def _number(value: float | None, digits: int = 1) -> str:
