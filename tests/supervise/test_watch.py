@@ -171,7 +171,7 @@ async def test_in_doubt_the_next_question_comes_sooner(scene: Scene) -> None:
 
 async def test_503_for_ever_after_ready_starts_it_anew(running: Start) -> None:
     run = tiny("mute", probes=tiny_probes(live=None))
-    supervisor = await running(run, deep_s=0.02)
+    supervisor = await running(run, deep_s=0.2)
     await supervisor.wait_ready(20.0)
     await ask(run.port, "/mute")
     await until(lambda: service_of(supervisor, "mute")["attempt"] == 2)
@@ -183,7 +183,7 @@ async def test_503_for_ever_after_ready_starts_it_anew(running: Start) -> None:
 
 async def test_200_with_a_wrong_answer_after_ready_starts_it_anew(running: Start) -> None:
     run = tiny("babble", probes=tiny_probes(generation=Generation("request", "/hello", request=HELLO)))
-    supervisor = await running(run, deep_s=0.02)
+    supervisor = await running(run, deep_s=0.2)
     await supervisor.wait_ready(20.0)
     await ask(run.port, "/babble")
     await until(lambda: service_of(supervisor, "babble")["attempt"] == 2)
