@@ -45,7 +45,8 @@ def _hint(conflict: Conflict) -> str:
     if not conflict.holders:
         return "Ask for less, or free what other processes hold; see 'coexist host'."
     deployment = conflict.holders[0].owner.deployment
-    return f"Stop it with 'coexist down --deployment {deployment}', or ask for something else."
+    option = f"--deployment {deployment}"
+    return f"See 'coexist status {option}'; 'coexist down {option}' stops it. Or ask for something else."
 
 
 def _document(conflict: Conflict) -> dict[str, Any]:
