@@ -15,7 +15,7 @@ from toolkit.bench.sampling import Samples, sample
 from toolkit.host import gpu_load
 from toolkit.supervise.clock import SystemClock
 from toolkit.supervise.supervisor import Supervisor
-from toolkit.units import MIB
+from toolkit.units import MIB, format_duration
 from toolkit.warm import Target, session
 
 
@@ -31,6 +31,7 @@ async def boot(stage: Stage, timeout_s: float | None, load_s: float, say: Callab
             with _sampled(supervisor, read_gpus, samples):
                 await supervisor.wait_ready(timeout_s)
                 seconds = clock.now() - began_s
+                say(f"  ready after {format_duration(seconds)}")
                 ready = supervisor.snapshot()
                 loads = await _loads(stage, clock, load_s, say)
             late = {each["name"]: each["late_compiles"] for each in supervisor.snapshot()["services"]}
@@ -52,7 +53,7 @@ async def _loads(stage: Stage, clock: SystemClock, load_s: float, say: Callable[
     found = {}
     async with session() as http:
         for planned in stage.plan.services:
-            say(f"load on {planned.name}")
+            say(f"  load on {planned.name}")
             probes = launches.launch(stage, planned.name, launches.OPENS_NOTHING).probes
             target = Target(f"http://127.0.0.1:{planned.port}", probes)
             if (came := await load.run(target, http, clock, load_s)) is not None:

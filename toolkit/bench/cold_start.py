@@ -20,7 +20,6 @@ from toolkit.config.models import Warmup
 from toolkit.files import read_json, write_atomic
 from toolkit.home import Home
 from toolkit.supervise.starting import At, untold
-from toolkit.units import format_duration
 
 Condition = Literal["cold", "none", "single", "full"]
 COLD_BOOTS, COMPARED_BOOTS = 3, 5
@@ -64,7 +63,6 @@ def cold_start(
     for number, condition in _missing(asked, kept):
         say(f"boot {kept.count + 1} of {sum(asked.values())}: {condition}, {number + 1} of {asked[condition]}")
         found = asyncio.run(boot(_stage(stage, condition, kept, warmup), timeout_s, load_s, say))
-        say(f"  ready after {format_duration(found['seconds'])}")
         kept.add(condition, found)
     document = report.document(deployment.model.name, kept.boots, asked)
     kept.close()
