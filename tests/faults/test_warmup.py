@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -351,3 +353,27 @@ async def test_a_compile_after_ready_is_told_with_its_key_and_withdraws_readines
         assert (failure["class"], failure["culprit"], failure["attempt"]) == ("late_compile", "KEY40/kernel", 1)
     finally:
         await run.supervisor.close()
+
+
+async def test_what_the_first_request_after_ready_compiles_is_told_with_its_key_before_anybody_believes_it(
+    state_dir: Path, tmp_path: Path
+) -> None:
+    run = await Run(state_dir, service({"compile_on": [8]}, cache_dir=tmp_path / "cache" / "e")).to_the_end()
+    assert run.document["ready"]
+    assert (run.service["late_compiles"], run.service["late_compiled"]) == (
+        1,
+        [{"channel": "triton", "key": "KEY8/kernel", "count": 1}],
+    )
+
+
+async def test_a_server_that_hangs_with_its_first_request_after_ready_is_found_out_while_that_is_waited_for(
+    state_dir: Path,
+) -> None:
+    def stop(supervisor: Supervisor) -> None:
+        found = supervisor.snapshot()["services"][0]
+        if found["state"] == "SERVING":
+            os.kill(found["pid"], signal.SIGSTOP)
+
+    run = await Run(state_dir, service({}), stop, watch_s=0.05, deep_s=0.2).to_the_end()
+    assert (run.states[3:], run.service["first_token_ms"]["first"]) == (["SERVING", "DRAINING", "FAILED"], None)
+    assert "no answer" in run.service["last_failure"]["summary"]

@@ -48,7 +48,7 @@ from toolkit.supervise.process import Tree
 from toolkit.supervise.records import Record, Records
 from toolkit.supervise.service import ServiceRun
 from toolkit.supervise.service_log import ServiceLog
-from toolkit.supervise.watch import Watcher
+from toolkit.supervise.watch import Late, Watcher
 from toolkit.warm.compiles import Seen
 
 _LOG = logging.getLogger(__name__)
@@ -453,20 +453,28 @@ class Attempt:
         if self._spent_s:
             boot = history.Boot(self.run.fingerprint, self._cache, dict(self._spent_s))
             await asyncio.to_thread(history.add, self.run.history, boot)
-        first = await self._first_request()
-        await self._check_placement()
-        late = await self._watcher.late_compiles() if self._watcher else None
-        self.post(events.Measured(self.number, first, compiles_observed=late is not None))
+        # It is left alone for what is measured, but not for long: it may hang just now.
+        await asyncio.wait({self._start(self._measure)}, timeout=self.world.watch_s)
         if self._watcher is not None:
             self._start(self._watch_deep, self._watcher)
             await self._watch_on(self._watcher)
 
+    async def _measure(self) -> None:
+        first = await self._first_request()
+        await self._check_placement()
+        late = await self._tell_late_compiles(self._watcher) if self._watcher else None
+        self.post(events.Measured(self.number, first, compiles_observed=late is not None))
+
+    async def _tell_late_compiles(self, watcher: Watcher) -> Late | None:
+        late = await watcher.late_compiles()
+        if late and late.count:
+            self.post(events.LateCompile(self.number, late.count, late.new))
+        return late
+
     async def _watch_on(self, watcher: Watcher) -> None:
         checked_s = self.world.clock.now()
         while True:
-            late = await watcher.late_compiles()
-            if late and late.count:
-                self.post(events.LateCompile(self.number, late.count, late.new))
+            await self._tell_late_compiles(watcher)
             await self.world.clock.sleep(self.world.watch_s)
             failure = await watcher.look()
             if failure:

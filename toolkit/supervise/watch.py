@@ -55,12 +55,13 @@ class Watcher:
         """Compiles since READY, and what is new since the last look; None when none can be seen."""
         if self.compiles is None:
             return None
-        before, self._last_compiles = self._last_compiles or self.compiles_at_ready, await self.compiles.look()
-        if not self._last_compiles.observed:
+        seen = await self.compiles.look()
+        before, self._last_compiles = self._last_compiles or self.compiles_at_ready, seen
+        if not seen.observed:
             return None
         # One compile is seen in several channels: as a file, as a child, as a line.
-        since_ready = since(self.compiles_at_ready, self._last_compiles)
-        return Late(max((each.count for each in since_ready), default=0), since(before, self._last_compiles))
+        since_ready = since(self.compiles_at_ready, seen)
+        return Late(max((each.count for each in since_ready), default=0), since(before, seen))
 
     async def look(self) -> Failure | None:
         """A failure when the liveness probe says so; a busy instance is not a broken one."""
