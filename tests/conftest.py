@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 
@@ -33,10 +34,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test sees this machine's reservations or engines, nor those of another run."""
+    """No test sees reservations or engines of this machine or of another run, and scratch files are the run's."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("COEXIST_HOME", "COEXIST_RUNTIME_DIR"):
+        for name in ("COEXIST_HOME", "COEXIST_RUNTIME_DIR", "TMPDIR"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name)))
+        patch.setattr(tempfile, "tempdir", None)
         patch.delenv("COEXIST_CACHE", raising=False)
         yield
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -10,14 +8,6 @@ from toolkit.serve.web import TOKEN_VARIABLE
 
 # Models this small gain nothing by threads, which wait for each other a hundred times as long on a busy machine.
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _compiler_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """torch makes the folder of its cache as soon as a model is imported: not in everybody's /tmp."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
-        yield
 
 
 @pytest.fixture(autouse=True)
