@@ -147,6 +147,23 @@ def usable_folder(path: Path, variable: str) -> None:
         raise unusable_folder(path, error, variable) from error
 
 
+def writable_file(path: Path, what: str) -> None:
+    """A file can be put there, so that what takes long to make is not lost at its end; ``what`` it is to be.
+
+    Raises: ToolkitError.
+    """
+    hint = "Name a file in a folder that you can write to."
+    if path.exists() and not path.is_file():
+        raise ToolkitError(f"cannot write {what}: what is there is no file", str(path), hint, code="not_writable")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        why = "there is no such folder" if isinstance(error, FileNotFoundError) else _NO_FOLDER.get(error.errno or 0)
+        what = f"cannot write {what}: {why or error.strerror}"
+        raise ToolkitError(what, str(path), hint, code="not_writable") from error
+
+
 def unusable_folder(path: Path, error: OSError, variable: str) -> ToolkitError:
     """Why nothing can be kept in the folder that a variable chooses, and what to do."""
     return ToolkitError(

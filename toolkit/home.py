@@ -80,6 +80,10 @@ class Home:
         """What measurements of an unfinished bench are kept in."""
         return self.root / "bench" / deployment
 
+    def bench_caches(self, deployment: str) -> Path:
+        """The caches of the boots that are measured."""
+        return self.bench(deployment) / "caches" if self.caches is None else self.caches / ".bench" / deployment
+
 
 def _absolute(path: str, variable: str) -> Path:
     try:

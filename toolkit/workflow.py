@@ -296,8 +296,12 @@ def _references(home: Home) -> references.World:
 
 
 @asynccontextmanager
-async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> AsyncIterator[Supervisor]:
+async def started(
+    stage: Stage, on_change: Callable[[Supervisor], None], *, follows: bool = True
+) -> AsyncIterator[Supervisor]:
     """The deployment, granted its resources and starting; when the block ends nothing of it is left.
+
+    ``follows``: whoever asks can make it follow a changed file.
 
     Raises: ToolkitError when another deployment holds what it needs, or a port is taken.
     """
@@ -313,7 +317,7 @@ async def started(stage: Stage, on_change: Callable[[Supervisor], None]) -> Asyn
             in_use.enter_context(_hold(store, engine))
         again = Redeployment(stage, held, partial(_again, stage.home), ledger.grants, in_use, partial(_hold, store))
         async with reservation.tended(held) as noted, notify.tended(os.environ) as told:
-            supervisor = _supervisor(again, noted, told, on_change)
+            supervisor = _supervisor(again, follows, noted, told, on_change)
             await supervisor.start()
             starting.forget(folder.path)
             try:
@@ -332,7 +336,7 @@ def _again(home: Home, config: Path, running: Mapping[str, Running]) -> Stage:
     return _prepared(deployment, home, lambda _: None, this_host(), found, programs=programs, running=running)
 
 
-def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Supervisor:
+def _supervisor(again: Redeployment, follows: bool, *told: Callable[[Supervisor], None]) -> Supervisor:
     stage, held = again.stage, again.held
 
     def on_change(supervisor: Supervisor) -> None:
@@ -352,7 +356,7 @@ def _supervisor(again: Redeployment, *told: Callable[[Supervisor], None]) -> Sup
         on_change=on_change,
         on_death=stage.deployment.on_supervisor_death,
         keep=held.keep,
-        reload=again.apply,
+        reload=again.apply if follows else None,
     )
 
 

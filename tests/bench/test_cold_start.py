@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -23,7 +24,7 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.setenv("COEXIST_RUNTIME_DIR", str(tmp_path))
     config = tmp_path / "tiny.yaml"
     config.write_text(json.dumps(CONFIG))
-    booted, fails_at = [], []
+    booted, fails_at, said = [], [], []
 
     async def boot(stage, timeout_s, load_s, say):
         caches = stage.home.cache("tiny", "web")
@@ -35,13 +36,22 @@ def bench(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cold_start, "boot", boot)
 
-    def run(runs=2, warmup=None, fresh=False):
-        home = Home(tmp_path / "home")
+    home = Home(tmp_path / "home")
+
+    def run(runs=2, warmup=None, fresh=False, load_s=1.0, show=lambda _: None):
         return cold_start.cold_start(
-            config, home, runs=runs, warmup=warmup, fresh=fresh, timeout_s=None, load_s=1.0, say=lambda _: None
+            config,
+            home,
+            runs=runs,
+            warmup=warmup,
+            fresh=fresh,
+            timeout_s=None,
+            load_s=load_s,
+            say=said.append,
+            show=show,
         )
 
-    run.booted, run.fails_at, run.home = booted, fails_at, Home(tmp_path / "home")
+    run.booted, run.fails_at, run.home, run.said = booted, fails_at, home, said
     return run
 
 
@@ -78,6 +88,61 @@ def test_a_changed_question_begins_anew(bench):
     bench.fails_at.clear()
     bench(1)
     assert len(bench.booted) == 4
+
+
+def test_boots_under_another_load_are_not_reported_together(bench):
+    bench.fails_at.append(4)
+    with pytest.raises(ToolkitError):
+        bench(2)
+    bench(2, load_s=2.0)
+    assert len(bench.booted) == 4 + 8
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": "KEY"}', '{"key": "KEY", "boots": [1]}'])
+def test_a_damaged_file_of_boots_begins_anew(bench, text):
+    bench.fails_at.append(4)
+    with pytest.raises(ToolkitError):
+        bench(2)
+    file = bench.home.bench("tiny") / "boots.json"
+    file.write_text(text.replace("KEY", json.loads(file.read_text())["key"]))
+    bench(2)
+    assert len(bench.booted) == 4 + 8
+
+
+def test_what_cannot_be_shown_is_not_lost(bench):
+    def full(_):
+        raise ToolkitError("no space")
+
+    with pytest.raises(ToolkitError, match="no space"):
+        bench(1, show=full)
+    shown = []
+    assert bench(1, show=shown.append) == shown[0]
+    assert len(bench.booted) == 4
+    assert bench.said[-1] == "goes on after boot 4 of an interrupted run (--fresh begins anew)"
+
+
+def test_two_benches_do_not_empty_each_others_caches(bench):
+    def second(_):
+        with pytest.raises(ToolkitError, match="another bench measures 'tiny' now"):
+            bench(1)
+
+    bench(1, show=second)
+    assert len(bench.booted) == 4
+
+
+def test_caches_of_boots_lie_where_caches_are_to_lie(tmp_path):
+    assert Home(tmp_path).bench_caches("tiny") == tmp_path / "bench/tiny/caches"
+    assert Home(tmp_path, tmp_path / "local").bench_caches("tiny") == tmp_path / "local/.bench/tiny"
+
+
+def test_caches_that_cannot_be_emptied_are_told_since_no_boot_would_be_cold(bench, monkeypatch):
+    def refused(_):
+        raise PermissionError(errno.EACCES, "Permission denied", "kernel.cubin")
+
+    monkeypatch.setattr(cold_start.shutil, "rmtree", refused)
+    with pytest.raises(ToolkitError, match="cannot empty the caches of the boots: permission is denied"):
+        bench(1)
+    assert bench.booted == []
 
 
 def test_fresh_begins_anew(bench):

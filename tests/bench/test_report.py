@@ -71,7 +71,7 @@ def test_without_a_gpu_the_first_token_is_shown_and_not_judged():
 def test_few_boots_say_that_there_is_no_99th_percentile():
     found = report.document("d", {"full": boots(3)}, {"full": 3})
     assert found["conditions"][0]["services"][0]["first_token_ms"]["p99"] is None
-    assert any("needs 100 boots and there were 3" in note for note in found["notes"])
+    assert any("needs 100 boots: of 3," in note for note in found["notes"])
 
 
 def test_a_hundred_boots_have_one():

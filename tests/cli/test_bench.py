@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -38,6 +39,16 @@ def test_a_deployment_that_cannot_start_is_told_as_up_tells_it(coexist, tmp_path
     answer = coexist("bench", "cold-start", file, "--json")
     assert answer.code == 1
     assert answer.error["code"]
+
+
+@pytest.mark.parametrize("place", ["gone/boot.svg", ".", "pipe"])
+def test_a_picture_that_could_not_be_written_is_told_before_anything_is_booted(coexist, tmp_path, place):
+    os.mkfifo(tmp_path / "pipe")
+    file = tmp_path / "fine.yaml"
+    file.write_text('{"version": 1, "name": "fine", "services": {"x": {"runtime": "command", "argv": ["false"]}}}')
+    answer = coexist("bench", "cold-start", file, "--plot", tmp_path / place, "--json")
+    assert (answer.code, answer.error["code"]) == (1, "not_writable")
+    assert answer.error["what"].startswith("cannot write the picture: ")
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def test_who_follows_a_deployment_that_ended_is_told_which_service_failed(
 
 async def test_what_stops_or_was_not_made_from_a_file_takes_no_other(running: Start, tmp_path: Path) -> None:
     supervisor: Supervisor = await running(tiny("web"))
-    with pytest.raises(ToolkitError, match="was not started from a file"):
+    with pytest.raises(ToolkitError, match="follows no file"):
         await supervisor.reload(tmp_path / "x.yaml")
     supervisor.request_stop()
     with pytest.raises(ToolkitError, match="is stopping"):

@@ -27,7 +27,7 @@ async def boot(stage: Stage, timeout_s: float | None, load_s: float, say: Callab
     clock, samples = SystemClock(), Samples()
     began_s = clock.now()
     with gpu_load.reader() as read_gpus:
-        async with workflow.started(stage, lambda _: None) as supervisor:
+        async with workflow.started(stage, lambda _: None, follows=False) as supervisor:
             with _sampled(supervisor, read_gpus, samples):
                 await supervisor.wait_ready(timeout_s)
                 seconds = clock.now() - began_s

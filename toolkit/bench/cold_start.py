@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import filelock
 
 from toolkit import __version__, workflow
 from toolkit.assemble.launches import Stage
@@ -17,13 +20,15 @@ from toolkit.bench import report
 from toolkit.bench.boot import boot
 from toolkit.config import load
 from toolkit.config.models import Warmup
-from toolkit.files import read_json, write_atomic
+from toolkit.errors import ToolkitError
+from toolkit.files import disk_errors, json_object, write_atomic
 from toolkit.home import Home
 from toolkit.supervise.starting import At, untold
 
 Condition = Literal["cold", "none", "single", "full"]
 COLD_BOOTS, COMPARED_BOOTS = 3, 5
 Say = Callable[[str], None]
+Show = Callable[[dict[str, Any]], None]
 
 
 def conditions(runs: int, warmup: Warmup | None) -> dict[Condition, int]:
@@ -48,29 +53,52 @@ def cold_start(
     timeout_s: float | None,
     load_s: float,
     say: Say,
+    show: Show,
     at: At = untold,
 ) -> dict[str, Any]:
     """The document of ``bench cold-start --json``. What an interrupted run measured is taken up again.
 
-    Raises: ToolkitError as ``up`` does; what was measured until then is kept.
+    ``show`` is given it before what was measured is forgotten.
+
+    Raises: ToolkitError as ``up`` does, or when another bench measures it; what was measured until then is kept.
     """
     deployment = load.deployment(config)
-    stage = workflow.prepare(deployment, home, say, at)
-    asked = conditions(runs, warmup)
-    kept = Kept.open(home.bench(deployment.model.name), _key(config, asked), fresh)
-    if kept.count:
-        say(f"goes on after {kept.count} boots of an interrupted run (--fresh begins anew)")
-    for number, condition in _missing(asked, kept):
-        say(f"boot {kept.count + 1} of {sum(asked.values())}: {condition}, {number + 1} of {asked[condition]}")
-        found = asyncio.run(boot(_stage(stage, condition, kept, warmup), timeout_s, load_s, say))
-        kept.add(condition, found)
-    document = report.document(deployment.model.name, kept.boots, asked)
-    kept.close()
-    return document
+    name, asked = deployment.model.name, conditions(runs, warmup)
+    with _alone(home.prepared().bench(name), name):
+        stage = workflow.prepare(deployment, home, say, at)
+        kept = Kept.open(home.bench(name), home.bench_caches(name), _key(config, stage, asked, load_s), fresh)
+        if kept.count:
+            say(f"goes on after boot {kept.count} of an interrupted run (--fresh begins anew)")
+        for number, condition in _missing(asked, kept):
+            say(f"boot {kept.count + 1} of {sum(asked.values())}: {condition}, {number + 1} of {asked[condition]}")
+            found = asyncio.run(boot(_stage(stage, condition, kept, warmup), timeout_s, load_s, say))
+            kept.add(condition, found)
+        document = report.document(name, kept.boots, asked)
+        show(document)
+        kept.close()
+        return document
 
 
-def _key(config: Path, asked: dict[Condition, int]) -> str:
-    return hashlib.sha256(config.read_bytes() + f"{__version__} {asked}".encode()).hexdigest()
+@contextlib.contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Nobody else measures the deployment meanwhile: its caches are emptied again and again."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder.with_name(f"{name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        hint = "Wait for its end, or interrupt it."
+        raise ToolkitError(f"another bench measures '{name}' now", str(folder), hint, code="already_running") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _key(config: Path, stage: Stage, asked: dict[Condition, int], load_s: float) -> str:
+    """What measurements that are reported together have in common."""
+    engines = sorted(engine.fingerprint for engine in stage.engines.values())
+    return hashlib.sha256(config.read_bytes() + f"{__version__} {asked} {load_s} {engines}".encode()).hexdigest()
 
 
 def _missing(asked: dict[Condition, int], kept: Kept) -> list[tuple[int, Condition]]:
@@ -89,31 +117,32 @@ def _stage(stage: Stage, condition: Condition, kept: Kept, warmup: Warmup | None
 
 @dataclass(frozen=True)
 class Kept:
-    """What was measured so far, on disk after each boot; the caches of the boots lie beside it."""
+    """What was measured so far, on disk after each boot, and the caches of the boots."""
 
     folder: Path
+    caches: Path
     key: str
     boots: dict[str, list[dict[str, Any]]]
 
     @classmethod
-    def open(cls, folder: Path, key: str, fresh: bool) -> Kept:
+    def open(cls, folder: Path, caches: Path, key: str, fresh: bool) -> Kept:
         """What an interrupted run of the same ``key`` left; nothing when there is none, or with ``fresh``."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = read_json(folder / "boots.json", {})
-        goes_on = not fresh and isinstance(found, dict) and found.get("key") == key
-        return cls(folder, key, found["boots"] if goes_on else {})
-
-    @property
-    def caches(self) -> Path:
-        return self.folder / "caches"
+        found = (None if fresh else json_object(folder / "boots.json")) or {}
+        boots = found.get("boots")
+        return cls(folder, caches, key, boots if isinstance(boots, dict) and found.get("key") == key else {})
 
     @property
     def count(self) -> int:
         return sum(len(made) for made in self.boots.values())
 
     def empty_caches(self) -> None:
-        """Leaves the next boot nothing of the boots before it."""
-        shutil.rmtree(self.caches, ignore_errors=True)
+        """Leaves the next boot nothing of the boots before it.
+
+        Raises: ToolkitError when something cannot be removed: no boot would be cold.
+        """
+        with disk_errors(self.caches, "cannot empty the caches of the boots"), contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.caches)
 
     def add(self, condition: Condition, found: dict[str, Any]) -> None:
         """Keeps one boot."""

@@ -138,7 +138,7 @@ def _target(id_: str, service: str, measured: float | None, most: float, *, gate
 def _notes(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     boots = max((each["boots"] for each in found.values()), default=0)
     if boots < measures.P99_NEEDS:
-        yield f"P99 of first tokens needs {measures.P99_NEEDS} boots and there were {boots}: the worst stands for it"
+        yield f"P99 of first tokens needs {measures.P99_NEEDS} boots: of {boots}, the worst stands for it"
     if not any(service["gpus"] for each in found.values() for service in each["services"]):
         yield "no service has a GPU: the first-token target is for GPUs, so it is shown and not judged"
 

@@ -14,7 +14,7 @@ from toolkit.bench.cold_start import cold_start
 from toolkit.cli import heartbeat, output
 from toolkit.cli.deploy import duration
 from toolkit.cli.options import config_argument, json_option
-from toolkit.files import write_atomic
+from toolkit.files import writable_file, write_atomic
 from toolkit.home import Home
 from toolkit.units import format_duration
 
@@ -66,17 +66,21 @@ def cold_start_command(
         output.say(text)
         doing.begin(text)
 
+    def show(document: dict[str, Any]) -> None:
+        if plot is not None:
+            write_atomic(plot, picture.svg(document), mode=0o644)
+        if as_json:
+            output.document(document)
+        else:
+            _show(document)
+
+    if plot is not None:
+        writable_file(plot, "the picture")
     with heartbeat.beating(doing.text):
         document = cold_start(
             config, Home.find(), runs=runs, warmup=warmup, fresh=fresh, timeout_s=timeout, load_s=load, say=say,
-            at=doing.at,
+            show=show, at=doing.at,
         )  # fmt: skip
-    if plot is not None:
-        write_atomic(plot, picture.svg(document), mode=0o644)
-    if as_json:
-        output.document(document)
-    else:
-        _show(document)
     return 0 if document["pass"] else NOT_MET
 
 
@@ -126,7 +130,8 @@ def _loads(document: dict[str, Any]) -> Table:
             load = service["load"]
             rate = f"{_number(load['per_s'])} {load['unit']}/s" if load else "-"
             climb = _duration(load["to_80_percent_s"] if load else None)
-            table.add_row(condition["name"], service["name"], rate, climb, f"{_number(service['resident_mib'])} MiB")
+            held = f"{service['resident_mib']:.1f} MiB" if service["resident_mib"] else "-"
+            table.add_row(condition["name"], service["name"], rate, climb, held)
     return table
 
 

@@ -328,8 +328,9 @@ class Supervisor:
         Raises: ToolkitError when that cannot be done; then nothing has changed.
         """
         if self._reload is None or self._stopping:
-            why = "is stopping" if self._stopping else "was not started from a file"
-            raise ToolkitError(f"deployment '{self.deployment}' {why}", str(config), code="not_reloadable")
+            why = "is stopping" if self._stopping else "follows no file: 'coexist bench' measures it"
+            hint = "Wait until it has ended, then start anew."
+            raise ToolkitError(f"deployment '{self.deployment}' {why}", str(config), hint, code="not_reloadable")
         try:
             async with self._reloading:
                 self._changed()
