@@ -106,13 +106,13 @@ async def test_starts_are_written_down_and_shorten_the_window_of_the_next(state_
         assert windows == dict.fromkeys(("PRELOAD", "PRIME"), history.FLOOR_S if learned else 20.0)
     written = json.loads(file.read_text())["boots"]
     assert [set(boot["seconds"]) for boot in written] == [{"PRELOAD", "PRIME"}] * (history.MIN_BOOTS + 1)
-    assert {(boot["environment"], boot["cache"]) for boot in written} == {("abc", "cold")}
+    assert {(boot["environment"], boot["cache"]) for boot in written} == {("abc full", "cold")}
 
 
 async def test_a_window_that_a_person_wrote_is_kept(state_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "quick.json"
     for took in (1.0, 1.0, 1.0):
-        history.add(file, Boot("", "cold", {"PRELOAD": took, "PRIME": took}))
+        history.add(file, Boot(" full", "cold", {"PRELOAD": took, "PRIME": took}))
     supervisor = supervise(state_dir, tiny("quick", history=file, learns=False))
     await supervisor.run("ready", 30.0)
     assert service_of(supervisor, "quick")["windows_s"] == {"PRELOAD": 20.0, "PRIME": 20.0}
@@ -124,9 +124,18 @@ async def test_who_was_ended_by_what_was_learned_gets_the_ceiling_the_next_time(
     monkeypatch.setattr(history, "FLOOR_S", 0.3)
     file = tmp_path / "slow.json"
     for _ in range(history.MIN_BOOTS):
-        history.add(file, Boot("", "cold", {"PRELOAD": 0.1, "PRIME": 0.1}))
+        history.add(file, Boot(" full", "cold", {"PRELOAD": 0.1, "PRIME": 0.1}))
     supervisor = supervise(state_dir, tiny("slow", "1:hang", history=file))
     document = await supervisor.run("ready", 30.0)
     (found,) = document["services"]
     assert (found["attempt"], found["windows_s"]["PRELOAD"]) == (2, 20.0)
     assert found["last_failure"]["summary"].startswith("no progress for")
+
+
+async def test_starts_with_less_warm_up_teach_nothing_of_the_whole(state_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "quick.json"
+    for _ in range(history.MIN_BOOTS):
+        history.add(file, Boot(" none", "cold", {"PRELOAD": 0.1, "PRIME": 0.1}))
+    supervisor = supervise(state_dir, tiny("quick", history=file))
+    await supervisor.run("ready", 30.0)
+    assert service_of(supervisor, "quick")["windows_s"] == {"PRELOAD": 20.0, "PRIME": 20.0}

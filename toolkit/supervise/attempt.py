@@ -237,7 +237,7 @@ class Attempt:
         self._cache, run, ceiling_s = cache, self.run, launch.preload_window_s
         boots = history.read(run.history) if run.learns and self.learns else ()
         self._windows_s = {
-            stage: history.window_s(boots, stage, run.fingerprint, cache, ceiling_s) for stage in ("PRELOAD", "PRIME")
+            stage: history.window_s(boots, stage, run.alike, cache, ceiling_s) for stage in ("PRELOAD", "PRIME")
         }
 
     def _tree(self, launch: Launch, log: Path) -> Tree:
@@ -451,7 +451,7 @@ class Attempt:
         self._end_guard()
         self._start(self._watch_ranks)
         if self._spent_s:
-            boot = history.Boot(self.run.fingerprint, self._cache, dict(self._spent_s))
+            boot = history.Boot(self.run.alike, self._cache, dict(self._spent_s))
             await asyncio.to_thread(history.add, self.run.history, boot)
         # It is left alone for what is measured, but not for long: it may hang just now.
         await asyncio.wait({self._start(self._measure)}, timeout=self.world.watch_s)

@@ -65,6 +65,11 @@ class ServiceRun:
     learns: bool = True
     quiet_s: float | None = None
 
+    @property
+    def alike(self) -> str:
+        """What starts have in common that tell of each other how long they take: environment and warm-up."""
+        return f"{self.fingerprint} {self.warmup}"
+
     def ports(self) -> dict[str, int]:
         """Every port it listens on, by what it is called in messages."""
         return {self.name: self.port, **{f"{self.name} ({key})": port for key, port in self.other_ports.items()}}
