@@ -271,7 +271,7 @@ def test_a_server_that_hangs_ends_in_a_time_out(run):
 
 
 def test_times_that_never_settle_are_not_warm(run):
-    how = How(delay_s=lambda number: 0.012 * (number * number % 3))
+    how = How(delay_s=lambda number: 0.06 * (number * number % 3))
     outcome = run(how, "--lengths", "8", "--batch", "1", "--steady", "1.01", "--steady-within", "1ms")
     assert (outcome.status, outcome.document["error"]["code"]) == (1, "not_warm")
     assert outcome.last.startswith("not warm: times are not steady after ")

@@ -93,7 +93,10 @@ def _kill(pid: int, started: int) -> None:
 
 def _kill_groups(group: str, spared: Collection[str]) -> bool:
     """True while one of the groups that were killed still has members."""
-    names = os.listdir(group) if os.path.isdir(group) else []  # noqa: PTH112, PTH208
+    try:
+        names = os.listdir(group)  # noqa: PTH208
+    except OSError:  # the other guardian has removed it
+        return False
     folders = [f"{group}/{name}" for name in names if name not in spared]
     return any([_kill_group(folder) for folder in folders if os.path.isdir(folder)])  # noqa: C419, PTH112
 
