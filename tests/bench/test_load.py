@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from tests.ports import free_port
@@ -15,7 +16,7 @@ from toolkit.warm import Target
 async def served(handler, generation, seconds=0.3, concurrency=3):
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -51,13 +52,24 @@ async def test_each_token_of_a_stream_is_counted_and_no_more_clients_than_asked_
     assert list(found.arrivals_s) == sorted(found.arrivals_s)
 
 
-async def test_refusals_are_counted_apart():
+@pytest.mark.parametrize("status", [429, 500])
+async def test_refusals_are_counted_apart(status):
     async def handler(request):
-        return web.Response(status=429)
+        return web.Response(status=status)
 
     found = await served(handler, Generation("request", "/x", request=HttpProbe("/x")))
-    assert found.failed > 0
+    assert (found.failed > 0, found.refused > 0) == (status == 500, status == 429)
     assert found.arrivals_s == ()
+
+
+async def test_who_does_not_answer_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(load, "ANSWER_S", 0.2)
+
+    async def handler(request):
+        await asyncio.sleep(60)
+
+    found = await asyncio.wait_for(served(handler, Generation("completions", "/v1/completions"), 0.1), 30)
+    assert (found.failed, found.arrivals_s) == (3, ())
 
 
 async def test_a_service_that_nobody_can_ask_has_no_load():

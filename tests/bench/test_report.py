@@ -7,6 +7,7 @@ from toolkit.bench import report
 
 SERVICE = {
     "name": "llm",
+    "attempts": 1,
     "gpus": 1,
     "stages": [
         {"state": "INIT", "seconds": 0.1, "parts": {"context": None}},
@@ -20,7 +21,7 @@ SERVICE = {
     "resident_mib": 500,
     "resident_jitter": 0.01,
     "gpu_climb_percent_per_s": 50.0,
-    "load": {"unit": "tokens", "per_s": 100.0, "to_80_percent_s": 0.25, "failed": 0},
+    "load": {"unit": "tokens", "per_s": 100.0, "to_80_percent_s": 0.25, "failed": 0, "refused": 0},
 }
 
 
@@ -89,3 +90,15 @@ def test_a_service_without_requests_has_no_load_and_no_verdict_on_it():
     found = report.document("d", {"full": boots(load=None, first_token_ms=nothing, proof_ms=[])}, {"full": 2})
     assert target(found, "to_80_percent_s")["pass"] is None
     assert json.dumps(found)
+
+
+def test_requests_that_failed_under_load_miss_the_target_and_those_turned_away_do_not():
+    refused = {**SERVICE["load"], "refused": 9}
+    assert report.document("d", {"full": boots(load=refused)}, {"full": 2})["pass"]
+    found = report.document("d", {"full": boots(load={**SERVICE["load"], "failed": 1})}, {"full": 2})
+    assert (found["pass"], target(found, "failed_requests")["measured"]) == (False, 2)
+
+
+def test_a_start_that_needed_a_second_attempt_is_told():
+    found = report.document("d", {"full": [*boots(2), *boots(1, attempts=2)]}, {"full": 3})
+    assert "'llm' began more than once in 1 of 3 boots (full)" in found["notes"]

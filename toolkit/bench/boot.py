@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from toolkit import workflow
@@ -12,17 +13,22 @@ from toolkit.assemble import launches
 from toolkit.assemble.launches import Stage
 from toolkit.bench import load, measures
 from toolkit.bench.sampling import Samples, sample
+from toolkit.errors import ToolkitError
 from toolkit.host import gpu_load
 from toolkit.supervise.clock import SystemClock
+from toolkit.supervise.state import StateFolder
 from toolkit.supervise.supervisor import Supervisor
 from toolkit.units import MIB, format_duration
 from toolkit.warm import Target, session
+
+Status = Mapping[str, Any]
+_GOES_ON = "What was measured until then is kept: the same call goes on behind it."
 
 
 async def boot(stage: Stage, timeout_s: float | None, load_s: float, say: Callable[[str], None]) -> dict[str, Any]:
     """What was measured, as JSON: seconds to READY, and of each service stages, first tokens, memory and load.
 
-    Raises: NotReadyInTimeError, ToolkitError as ``up`` does.
+    Raises: NotReadyInTimeError, ToolkitError as ``up`` does, and when a service did not serve to the end.
     """
     clock, samples = SystemClock(), Samples()
     began_s = clock.now()
@@ -34,9 +40,29 @@ async def boot(stage: Stage, timeout_s: float | None, load_s: float, say: Callab
                 say(f"  ready after {format_duration(seconds)}")
                 ready = supervisor.snapshot()
                 loads = await _loads(stage, clock, load_s, say)
-            late = {each["name"]: each["late_compiles"] for each in supervisor.snapshot()["services"]}
+            ended = supervisor.snapshot()
+    check_served(ready, ended, StateFolder(stage.home.state(stage.deployment.name)).logs)
+    late = {each["name"]: each["late_compiles"] for each in ended["services"]}
     services = [_service(each, samples, loads.get(each["name"]), late) for each in ready["services"]]
     return {"seconds": seconds, "services": services}
+
+
+def check_served(ready: Status, ended: Status, logs: Path) -> None:
+    """Raises ToolkitError when it was stopped before it was ready, or a service ended while it was loaded.
+
+    ``ready`` and ``ended``: the status when it was ready, and after the load; ``logs``: where logs of services are.
+    """
+    if not ready["ready"]:
+        what = f"deployment '{ready['deployment']}' was stopped before it was ready"
+        raise ToolkitError(what, str(logs), _GOES_ON, code="stopped")
+    now = {each["name"]: each for each in ended["services"]}
+    for each in ready["services"]:
+        after = now.get(each["name"], {})
+        if each["state"] == "SERVING" and (after.get("state"), after.get("attempt")) != ("SERVING", each["attempt"]):
+            failure = after.get("last_failure")
+            why = f": {failure['summary']}" if failure and failure != each["last_failure"] else ""
+            what = f"'{each['name']}' did not serve to the end of its load{why}"
+            raise ToolkitError(what, str(logs / f"{each['name']}.log"), _GOES_ON, code="not_serving")
 
 
 @contextlib.contextmanager
@@ -62,13 +88,14 @@ async def _loads(stage: Stage, clock: SystemClock, load_s: float, say: Callable[
 
 
 def _service(
-    status: Mapping[str, Any], samples: Samples, came: load.Load | None, late: Mapping[str, int | None]
+    status: Status, samples: Samples, came: load.Load | None, late: Mapping[str, int | None]
 ) -> dict[str, Any]:
     name = status["name"]
     prime = samples.resident[name, "PRIME"]
     climbs = [measures.climb_per_s(samples.gpu[gpu["uuid"]]) for gpu in status["gpus"]]
     return {
         "name": name,
+        "attempts": status["attempt"],
         "gpus": len(status["gpus"]),
         "stages": [stage for stage in status["stages"] if stage["state"] != "SERVING"],
         "first_token_ms": status["first_token_ms"],
@@ -89,4 +116,5 @@ def _load(came: load.Load) -> dict[str, Any]:
         "per_s": measures.steady_rate(found),
         "to_80_percent_s": measures.time_to_nearly(found),
         "failed": came.failed,
+        "refused": came.refused,
     }

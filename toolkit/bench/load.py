@@ -15,6 +15,7 @@ from toolkit.warm.client import Client, RequestFailedError
 CONCURRENCY = 4
 TOKENS = 32
 PAUSE_S = 0.05
+ANSWER_S = 60.0  # who has not answered then is not waited for: the bench stops by itself
 # Far above the seeds of any proof and first request: no prompt comes twice in one boot.
 FIRST_SEED = 1 << 40
 CLIENT_SEEDS = 1 << 20
@@ -22,12 +23,16 @@ CLIENT_SEEDS = 1 << 20
 
 @dataclass(frozen=True)
 class Load:
-    """What came back in ``seconds``: when each token (or answer) did, ascending; ``failed`` requests."""
+    """What came back in ``seconds``: when each token (or answer) did, ascending; ``failed`` requests.
+
+    ``refused``: those that a server that is full turned away (HTTP 429).
+    """
 
     unit: str
     seconds: float
     arrivals_s: tuple[float, ...]
     failed: int
+    refused: int
 
 
 async def run(
@@ -37,10 +42,10 @@ async def run(
     generation = target.probes.generation
     if generation is None:
         return None
-    asker = _Asker(Client(target, http), generation, clock, clock.now(), seconds)
+    asker = _Asker(Client(target, http, ANSWER_S), generation, clock, clock.now(), seconds)
     await asyncio.gather(*(asker.ask(number) for number in range(concurrency)))
     unit = "tokens" if generation.kind == "completions" else "answers"
-    return Load(unit, seconds, tuple(sorted(asker.arrivals_s)), asker.failed)
+    return Load(unit, seconds, tuple(sorted(asker.arrivals_s)), asker.failed, asker.refused)
 
 
 @dataclass
@@ -52,6 +57,7 @@ class _Asker:
     seconds: float
     arrivals_s: list[float] = field(default_factory=list)
     failed: int = 0
+    refused: int = 0
 
     async def ask(self, number: int) -> None:
         seed = FIRST_SEED + number * CLIENT_SEEDS
@@ -59,8 +65,9 @@ class _Asker:
             seed += 1
             try:
                 times_s = await self._one(seed)
-            except RequestFailedError:
-                self.failed += 1
+            except RequestFailedError as error:
+                self.refused += error.busy
+                self.failed += not error.busy
                 await self.clock.sleep(PAUSE_S)
             else:
                 self.arrivals_s.extend(at_s - self.began_s for at_s in times_s)

@@ -55,6 +55,7 @@ def _service(name: str, seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "name": name,
         "gpus": seen[0]["gpus"],
+        "attempts": [each["attempts"] for each in seen],
         "stages": _stages(seen),
         "parts": _parts(seen),
         "first_token_ms": {
@@ -99,6 +100,7 @@ def _load(loads: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         "per_s": _median(each["per_s"] for each in loads),
         "to_80_percent_s": _median(each["to_80_percent_s"] for each in loads),
         "failed": sum(each["failed"] for each in loads),
+        "refused": sum(each["refused"] for each in loads),
     }
 
 
@@ -128,6 +130,7 @@ def _targets(services: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         yield _target("late_compiles", name, service["late_compiles"], 0)
         yield _target("resident_jitter", name, service["resident_jitter"], RESIDENT_JITTER)
         yield _target("to_80_percent_s", name, load["to_80_percent_s"] if load else None, TO_80_PERCENT_S)
+        yield _target("failed_requests", name, load["failed"] if load else None, 0)
 
 
 def _target(id_: str, service: str, measured: float | None, most: float, *, gated: bool = True) -> dict[str, Any]:
@@ -136,6 +139,10 @@ def _target(id_: str, service: str, measured: float | None, most: float, *, gate
 
 
 def _notes(found: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, condition in found.items():
+        for service in condition["services"]:
+            if again := sum(number > 1 for number in service["attempts"]):
+                yield f"'{service['name']}' began more than once in {again} of {condition['boots']} boots ({name})"
     boots = max((each["boots"] for each in found.values()), default=0)
     if boots < measures.P99_NEEDS:
         yield f"P99 of first tokens needs {measures.P99_NEEDS} boots: of {boots}, the worst stands for it"

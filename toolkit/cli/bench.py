@@ -161,7 +161,9 @@ def _amount(of: str, value: float | None) -> str:
         return f"{value:.1f} ms"
     if of.endswith("_s"):
         return f"{value:.2f} s"
-    return {"resident_jitter": f"{value:.2%}", "late_compiles": f"{value:.0f}"}.get(of, f"{value:.3f}")
+    if of == "resident_jitter":
+        return f"{value:.2%}"
+    return f"{value:.3f}" if of == "first_over_steady" else f"{value:.0f}"
 
 
 def _number(value: float | None, digits: int = 1) -> str:
