@@ -30,18 +30,18 @@ async def boot(stage: Stage, timeout_s: float | None, load_s: float, say: Callab
 
     Raises: NotReadyInTimeError, ToolkitError as ``up`` does, and when a service did not serve to the end.
     """
-    clock, samples = SystemClock(), Samples()
+    clock, samples, logs = SystemClock(), Samples(), StateFolder(stage.home.state(stage.deployment.name)).logs
     began_s = clock.now()
     with gpu_load.reader() as read_gpus:
         async with workflow.started(stage, lambda _: None, follows=False) as supervisor:
             with _sampled(supervisor, read_gpus, samples):
                 await supervisor.wait_ready(timeout_s)
-                seconds = clock.now() - began_s
+                seconds, ready = clock.now() - began_s, supervisor.snapshot()
+                check_served(ready, ready, logs)
                 say(f"  ready after {format_duration(seconds)}")
-                ready = supervisor.snapshot()
                 loads = await _loads(stage, clock, load_s, say)
             ended = supervisor.snapshot()
-    check_served(ready, ended, StateFolder(stage.home.state(stage.deployment.name)).logs)
+    check_served(ready, ended, logs)
     late = {each["name"]: each["late_compiles"] for each in ended["services"]}
     services = [_service(each, samples, loads.get(each["name"]), late) for each in ready["services"]]
     return {"seconds": seconds, "services": services}
