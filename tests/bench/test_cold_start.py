@@ -98,7 +98,18 @@ def test_boots_under_another_load_are_not_reported_together(bench):
     assert len(bench.booted) == 4 + 8
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": "KEY"}', '{"key": "KEY", "boots": [1]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"key": "KEY"}',
+        '{"key": "KEY", "boots": [1]}',
+        '{"key": "KEY", "boots": {"cold": [{"seconds": 1.0, "services": [{"name": "llm"}]}]}}',
+    ],
+)
 def test_a_damaged_file_of_boots_begins_anew(bench, text):
     bench.fails_at.append(4)
     with pytest.raises(ToolkitError):

@@ -115,6 +115,15 @@ def _stage(stage: Stage, condition: Condition, kept: Kept, warmup: Warmup | None
     return replace(stage, deployment=deployment, home=replace(stage.home, caches=kept.caches))
 
 
+def _can_be_told(boots: Any) -> bool:
+    """Whether a report can be made of them: they may be another coexist's."""
+    try:
+        report.document("", boots, {})
+    except (AttributeError, LookupError, TypeError, ValueError, StopIteration):
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Kept:
     """What was measured so far, on disk after each boot, and the caches of the boots."""
@@ -130,7 +139,7 @@ class Kept:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = (None if fresh else json_object(folder / "boots.json")) or {}
         boots = found.get("boots")
-        return cls(folder, caches, key, boots if isinstance(boots, dict) and found.get("key") == key else {})
+        return cls(folder, caches, key, boots if found.get("key") == key and _can_be_told(boots) else {})
 
     @property
     def count(self) -> int:
