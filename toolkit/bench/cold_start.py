@@ -138,7 +138,7 @@ class Kept:
         """What an interrupted run of the same ``key`` left; nothing when there is none, or with ``fresh``."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = (None if fresh else json_object(folder / "boots.json")) or {}
-        boots = found.get("boots")
+        boots: dict[str, list[dict[str, Any]]] = found.get("boots", {})
         return cls(folder, caches, key, boots if found.get("key") == key and _can_be_told(boots) else {})
 
     @property
