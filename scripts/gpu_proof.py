@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
 
@@ -48,12 +50,25 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def started(argv: Sequence[object], stderr: IO[str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """The process of a command; it ends with the block, in its own way."""
+    words = [str(word) for word in argv]
+    process = subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=stderr)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def run(argv: Sequence[object], check: bool = True) -> str:
     """Standard output of one command; its errors are shown."""
-    done = subprocess.run([str(word) for word in argv], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-    if check and done.returncode:
-        sys.exit(f"gpu_proof: {' '.join(map(str, argv))} ended with {done.returncode}: {done.stdout[-2000:]}")
-    return done.stdout
+    with started(argv) as process:
+        out, _ = process.communicate()
+    if check and process.returncode:
+        sys.exit(f"gpu_proof: {' '.join(map(str, argv))} ended with {process.returncode}: {out[-2000:]}")
+    return out
 
 
 class Proof:
@@ -122,16 +137,11 @@ class Proof:
 
     def engines(self) -> None:
         """Both builds at once: they are two programs on many cores."""
-        asked = {
-            name: subprocess.Popen(
-                [*COEXIST, "build", str(self.work / f"{name}.yaml"), "--json"], cwd=ROOT, text=True,
-                stdout=subprocess.PIPE, stderr=(self.work / f"{name}.log").open("w"),
-            )
-            for name in ("llama", "unfused")
-        }  # fmt: skip
-        for name, process in asked.items():
-            out, _ = process.communicate()
-            if process.returncode:
+        with contextlib.ExitStack() as both:
+            asked = {name: both.enter_context(self._building(name)) for name in ("llama", "unfused")}
+            told = {name: process.communicate()[0] for name, process in asked.items()}
+        for name, out in told.items():
+            if asked[name].returncode:
                 sys.exit(f"gpu_proof: building '{name}' failed: {out[-3000:]}")
             found = json.loads(out)["engines"][0]
             self.details[f"engine {name}"] = {key: found[key] for key in ("path", "seconds", "fmha", "guards")}
@@ -139,6 +149,12 @@ class Proof:
             self.row(f"build of '{name}' (two builds at once)", f"{found['seconds']:.0f} s", "; ".join(steps)[:400])
         fmha = self.details["engine unfused"]["fmha"]
         self.row("fused attention off, by the package", str(fmha["built"]), "disable", fmha["built"] == "disable")
+
+    @contextlib.contextmanager
+    def _building(self, name: str) -> Iterator[subprocess.Popen[str]]:
+        argv = [*COEXIST, "build", self.work / f"{name}.yaml", "--json"]
+        with (self.work / f"{name}.log").open("w") as log, started(argv, log) as process:
+            yield process
 
     def kernels(self) -> None:
         """Names of the kernels that ran, of both engines, from a trace of prefill and decode."""
@@ -434,4 +450,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("interrupted; the next call goes on with the step that was at work")
+        sys.exit(130)
