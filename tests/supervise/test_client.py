@@ -16,7 +16,7 @@ import pytest
 from tests.supervise.conftest import state_of, supervise, tiny, until
 from tests.supervise.test_starting import OTHER
 from toolkit.errors import ToolkitError
-from toolkit.supervise import client, log_reader, process
+from toolkit.supervise import client, log_reader, process, starting
 from toolkit.supervise.log_reader import Entry
 
 
@@ -203,3 +203,13 @@ async def test_following_tells_every_state_until_the_end(tmp_path: Path) -> None
     seen = list(dict.fromkeys(await reader))
     assert seen[0] == "SERVING"
     assert "PRELOAD" in seen
+
+
+def test_a_start_that_was_killed_has_no_logs_and_hides_none(tmp_path: Path) -> None:
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / starting.FILE).write_text("{}")
+    with pytest.raises(ToolkitError, match="no deployment is running"):
+        client.logs(None, None, states=tmp_path)
+    (tmp_path / "rag" / "logs").mkdir(parents=True)
+    (tmp_path / "rag" / "logs" / "web.log").write_text("one\n")
+    assert [entry.text for entry in client.logs(None, None, states=tmp_path)] == ["one"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.supervise.conftest import tiny
 from toolkit.config.models import Deployment
+from toolkit.errors import ToolkitError
 from toolkit.supervise import document, starting
 from toolkit.supervise.clock import Calendar
 from toolkit.supervise.lifecycle import Instance
@@ -110,19 +111,26 @@ def test_a_process_that_was_given_the_same_number_is_not_taken_for_it(tmp_path: 
     assert starting.read(tmp_path) is None
 
 
-def test_of_two_starts_the_first_is_told_of_until_it_ends(tmp_path: Path, other: subprocess.Popen[str]) -> None:
-    with starting.recorded(tmp_path, RAG, starting.untold) as at:
-        at(Step("check"))
-        starting.forget(tmp_path)
-        start = starting.read(tmp_path)
-        assert start is not None
-        assert (start.process.pid, start.step) == (other.pid, Step("build", "llm"))
-        other.kill()
-        other.wait()
-        at(Step("answers"))
+def test_of_two_starts_the_second_is_refused_until_the_first_has_ended(
+    tmp_path: Path, other: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(ToolkitError, match=f"is still starting: .*building engine 'llm' .pid {other.pid}") as caught:
+        begin(tmp_path)
+    assert caught.value.code == "starting"
     start = starting.read(tmp_path)
     assert start is not None
-    assert start.step == Step("answers")
+    assert start.process.pid == other.pid
+    other.kill()
+    other.wait()
+    begin(tmp_path)
+    start = starting.read(tmp_path)
+    assert start is not None
+    assert start.step == Step("check")
+
+
+def begin(state_dir: Path) -> None:
+    with starting.recorded(state_dir, RAG, starting.untold) as at:
+        at(Step("check"))
 
 
 def test_a_disk_that_takes_no_record_holds_up_no_start(tmp_path: Path) -> None:

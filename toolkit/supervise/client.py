@@ -149,8 +149,9 @@ def _logged(deployment: str | None, states: Path | None) -> str:
     """The deployment whose logs are meant: as named, the one that runs, or the one that ran last."""
     folder = states or Home.find().states
     known, running = known_deployments(folder), running_deployments(folder)
-    if deployment is None and not running and known:
-        return max(known, key=lambda name: (folder / name / "logs").stat().st_mtime)
+    ran = [name for name in known if (folder / name / "logs").is_dir()]  # a start that was killed has none
+    if deployment is None and not running and ran:
+        return max(ran, key=lambda name: (folder / name / "logs").stat().st_mtime)
     return find(deployment, folder).deployment
 
 
@@ -202,10 +203,7 @@ def _followed_start(state_dir: Path) -> Iterator[dict[str, Any]]:
 def _refuse_starting(state_dir: Path) -> None:
     """Raises ToolkitError when nothing can be asked of a service yet."""
     if start := _start(state_dir):
-        now_s = time.monotonic()
-        what = f"deployment '{state_dir.name}' is still starting: {start.sentence(now_s)}"
-        hint = "'coexist status --watch' shows how far it is; 'coexist down' interrupts it."
-        raise ToolkitError(what, str(state_dir), hint, code="starting", step=start.document(now_s)["starting"])
+        raise starting.already(start, state_dir, time.monotonic())
 
 
 def wait_ready(state_dir: Path, timeout_s: float | None = None) -> dict[str, Any]:

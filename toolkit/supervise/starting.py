@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from toolkit import processes
 from toolkit.config.models import Deployment
+from toolkit.errors import ToolkitError
 from toolkit.files import json_object, publish
 from toolkit.processes import Identity, ProcessId
 from toolkit.runtimes.base import Launch
@@ -104,11 +105,21 @@ def forget(state_dir: Path) -> None:
             (state_dir / FILE).unlink(missing_ok=True)
 
 
+def already(start: Start, state_dir: Path, now_s: float) -> ToolkitError:
+    """What is told to whoever asks for what a start that goes on has not come to."""
+    what = f"deployment '{state_dir.name}' is still starting: {start.sentence(now_s)}"
+    hint = "'coexist status --watch' shows how far it is; 'coexist down' interrupts it."
+    return ToolkitError(what, str(state_dir), hint, code="starting", step=start.document(now_s)["starting"])
+
+
 @contextlib.contextmanager
 def recorded(
     state_dir: Path, deployment: Deployment, told: At, now_s: Callable[[], float] = time.monotonic
 ) -> Iterator[At]:
-    """What says which step comes now, to ``told`` and into the record, which stays where the block ends well."""
+    """What says which step comes now, to ``told`` and into the record, which stays where the block ends well.
+
+    It raises ToolkitError where another process starts the deployment: nobody could see or interrupt a second one.
+    """
     status = _status(deployment)
 
     def at(step: Step) -> None:
@@ -123,10 +134,10 @@ def recorded(
 
 
 def _record(state_dir: Path, step: Step, now_s: float, status: Mapping[str, Any]) -> None:
-    """Of two starts of one deployment the first is told of. A disk that takes no record holds up no start."""
+    """A disk that takes no record holds up no start."""
     me, other = processes.this_process(), read(state_dir)
     if other is not None and other.process != me:
-        return
+        raise already(other, state_dir, now_s)
     found = {"process": asdict(me), "step": asdict(step), "since_s": now_s, "status": status}
     with contextlib.suppress(OSError):
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
