@@ -62,12 +62,23 @@ async def or_fail(answer: Awaitable[T]) -> T:
         raise WarmupError(error.reason, code="request_failed") from error
 
 
-def session() -> aiohttp.ClientSession:
-    """What reaches instances: each request has a connection of its own, as the first one of a user has.
+@dataclass
+class _Sent:
+    """One request on its way; ``again``: on a connection that was used before."""
 
-    Servers may close one that is idle at any moment, and a request that is sent just then fails.
-    """
-    return aiohttp.ClientSession(trust_env=False, connector=aiohttp.TCPConnector(force_close=True))
+    again: bool = False
+
+
+def session() -> aiohttp.ClientSession:
+    """What reaches instances; it tells ``Client`` of each request whether its connection was used before."""
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(_note_reuse)
+    return aiohttp.ClientSession(trust_env=False, trace_configs=[trace])
+
+
+async def _note_reuse(_: aiohttp.ClientSession, context: Any, __: aiohttp.TraceConnectionReuseconnParams) -> None:
+    if isinstance(sent := context.trace_request_ctx, _Sent):
+        sent.again = True
 
 
 @dataclass(frozen=True)
@@ -157,19 +168,33 @@ class Client:
     async def _exchange(self, probe: HttpProbe) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer with the expected status."""
         try:
-            async with self.http.request(
-                probe.method,
-                self.target.base_url + probe.path,
-                json=probe.body,
-                headers=dict(probe.headers),
-                timeout=aiohttp.ClientTimeout(total=probe.timeout_s),
-                allow_redirects=False,
-            ) as response:
+            async with await self._answered(probe) as response:
                 if response.status != probe.expect_status:
                     raise _wrong_status(probe, response.status, response.reason, await _text(response, probe))
                 yield response
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise _broken(probe, error) from error
+
+    async def _answered(self, probe: HttpProbe) -> aiohttp.ClientResponse:
+        """The answer's beginning. A server may close a connection whenever it is idle: then another one is used."""
+        while True:
+            sent = _Sent()
+            try:
+                return await self._sent(probe, sent)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError):
+                if not sent.again:
+                    raise
+
+    async def _sent(self, probe: HttpProbe, sent: _Sent) -> aiohttp.ClientResponse:
+        return await self.http.request(
+            probe.method,
+            self.target.base_url + probe.path,
+            json=probe.body,
+            headers=dict(probe.headers),
+            timeout=aiohttp.ClientTimeout(total=probe.timeout_s),
+            allow_redirects=False,
+            trace_request_ctx=sent,
+        )
 
     def _generation_probe(self, body: Any, headers: Mapping[str, str], *, stream: bool = False) -> HttpProbe:
         generation = self._generation()
