@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +33,12 @@ def with_secrets(run: ServiceRun) -> ServiceRun:
 
 def written(folder: Path) -> dict[str, bytes]:
     """Every file that coexist wrote itself; a log is its program's."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".log":
+            with contextlib.suppress(FileNotFoundError):  # half-written a moment ago, published by now
+                found[str(path.relative_to(folder))] = path.read_bytes()
+    return found
 
 
 async def answered(address: str) -> dict[str, bytes]:
