@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolkit.supervise import log_times, logs
-from toolkit.supervise.logs import Cursor, LogFile, LogView
+from toolkit.supervise.logs import Cursor, LogFile, LogSearch, LogView
 
 BLOCK = 4096
 Cut = Callable[[Path], None]
@@ -303,3 +304,55 @@ def test_a_log_that_grows_faster_than_it_is_read_has_an_end(tmp_path: Path) -> N
 
     assert read(LogFile(path).pieces(0)) == 1
     assert read(Cursor(LogFile(path)).lines()) == 2
+
+
+def test_what_a_log_said_is_found_however_much_it_says_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "llm.log"
+    path.write_text("READY of an earlier attempt\n")
+    says = LogSearch(LogView(path, logs.size_bytes(path)))
+    assert not says("^READY")
+    with path.open("ab") as file:
+        file.write(b"READY\n" + b"x" * 99 * 1024 + b"\n" * (3 << 20))
+    assert says("^READY$")
+    path.write_text("")
+    assert says("^READY$"), "it has said so"
+
+
+def test_a_line_without_an_end_is_searched_too_and_again_with_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "llm.log"
+    path.write_text("")
+    says = LogSearch(LogView(path, 0))
+    for text in ("not REA", "DY for", " long, running on ", "8001"):
+        assert not says(r"running on \d+$")
+        with path.open("a") as file:
+            file.write(text)
+    assert says(r"running on \d+$")
+
+
+def test_a_piece_that_ends_within_a_line_is_no_end_of_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs.LogFile.read, "__defaults__", (8,))
+    path = tmp_path / "llm.log"
+    path.write_text("not yetREADYING\nmore\n")  # the second piece begins and ends inside the word
+    assert not LogSearch(LogView(path, 0))("^READY|READY$")
+    path.write_text("not yet\nREADY\nmore\n")
+    assert LogSearch(LogView(path, 0))("^READY$")
+
+
+def test_a_log_that_somebody_removed_is_searched_in_memory(tmp_path: Path) -> None:
+    assert LogSearch(LogView(tmp_path / "gone.log", 0, lambda: b"loading\nREADY\n"))("^READY$")
+    assert not LogSearch(LogView(tmp_path / "gone.log", 0))("^READY$")
+
+
+@given(pieces=st.lists(st.text("RE \n", max_size=6).map(str.encode), max_size=12))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_search_as_it_is_written_finds_what_one_at_the_end_finds(tmp_path: Path, pieces: list[bytes]) -> None:
+    path = tmp_path / "llm.log"
+    path.write_bytes(b"")
+    says, text = LogSearch(LogView(path, 0)), ""
+    ever = False
+    for piece in pieces:
+        with path.open("ab") as file:
+            file.write(piece)
+        text += piece.decode()
+        ever = ever or re.search("^RE", text, re.MULTILINE) is not None
+        assert says("^RE") == ever

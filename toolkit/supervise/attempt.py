@@ -40,7 +40,7 @@ from toolkit.supervise.groups import Groups
 from toolkit.supervise.guard import cookie_prefix
 from toolkit.supervise.leftovers import Leftovers
 from toolkit.supervise.lifecycle import Action, Event, Failure, actions, events
-from toolkit.supervise.logs import LogView
+from toolkit.supervise.logs import LogSearch, LogView
 from toolkit.supervise.look import GpuUse, held_bytes, look
 from toolkit.supervise.lookout import Lookout
 from toolkit.supervise.outcome import OomCount, Outcome
@@ -52,7 +52,6 @@ from toolkit.supervise.watch import Late, Watcher
 from toolkit.warm.compiles import Seen
 
 _LOG = logging.getLogger(__name__)
-_READY_LOG_BYTES = 1024**2
 _STOP_LOCK_S = 10.0  # a planned stop waits so long for a start on its GPU, and is then no longer put off
 _GPU_LOOK_S = 2.0  # without progress, the driver is asked too
 _LAST_WORDS_S = 0.25  # a failed request often means that the process is ending: its exit says more
@@ -255,7 +254,7 @@ class Attempt:
     def _runs(self, tree: Tree, launch: Launch, log: LogView) -> None:
         """From here on there is a process to ask, to watch and to take down."""
         url = f"http://127.0.0.1:{self.run.port}"
-        target = warm.Target(url, launch.probes, lambda: log.tail(_READY_LOG_BYTES))
+        target = warm.Target(url, launch.probes, LogSearch(log))
         oom = OomCount.begun(tree.pid, group=tree.group.folder if tree.group else None)
         watch = CompileWatch.of(
             target, self.world.http, tree, log,

@@ -8,6 +8,7 @@ import fcntl
 import heapq
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ MAX_BYTES = 32 * 1024**2
 _FLOOD = 4  # times MAX_BYTES: of one that is longer the copies would take ever longer
 TAIL_BYTES = 64 * 1024
 PIECE_BYTES = 256 * 1024
+_KEPT_BYTES = 64 * 1024
 _NOT_A_RANKS = (".log.1", ".rotated", ".tmp")
 _LOCK_TRIES, _LOCK_PAUSE_S = 50, 0.02
 # include/uapi/linux/falloc.h
@@ -359,6 +361,50 @@ class NewLines:
         for path in rank_files(self.log.path):
             self._cursors.setdefault(path, Cursor(LogFile(path)))
         return list(self._cursors.values())
+
+
+@dataclass
+class LogSearch:
+    """Whether something that an attempt's process wrote matches a pattern, however much it writes.
+
+    Nothing is read twice. The last lines are kept, since what matches may be only half there.
+    """
+
+    log: LogView
+    _offset: int = field(init=False)
+    _kept: bytes = b""
+    _found: bool = False
+
+    def __post_init__(self) -> None:
+        self._offset = self.log.start_bytes
+
+    def __call__(self, pattern: str) -> bool:
+        """``pattern`` is the same each time."""
+        log = LogFile(self.log.path)
+        until = log.end()
+        if not until:  # somebody removed it
+            self._found = self._found or _matches(pattern, self.log.recent())
+        while not self._found:
+            data, after = log.read(self._offset)
+            if not data and after == self._offset:
+                break
+            text = self._kept + data
+            # A line that is cut by the end of a piece has not ended.
+            self._found = _matches(pattern, text if after >= until else text[: text.rfind(b"\n") + 1])
+            self._offset, self._kept = after, _last_lines(text)
+            if after >= until:
+                break
+        return self._found
+
+
+def _matches(pattern: str, text: bytes) -> bool:
+    return re.search(pattern, text.decode(errors="replace"), re.MULTILINE) is not None
+
+
+def _last_lines(text: bytes) -> bytes:
+    """The last whole lines of it that are no more than ``_KEPT_BYTES``, with what follows them."""
+    cut = len(text) - _KEPT_BYTES
+    return text if cut <= 0 else text[text.find(b"\n", cut) + 1 or cut :]
 
 
 def rank_folder(log: Path) -> Path:

@@ -37,11 +37,11 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """One instance: where it listens, what to ask, and (for log probes) its recent log text."""
+    """One instance: where it listens, what to ask, and (for log probes) whether its log has said what matches."""
 
     base_url: str
     probes: Probes
-    read_log: Callable[[], str] | None = None
+    log_says: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,8 +81,8 @@ async def _check_loaded(client: Client) -> None:
     if isinstance(loaded, HttpProbe):
         await client.send(quick(loaded, POLL_TIMEOUT_S))
     elif isinstance(loaded, LogProbe):
-        text = client.target.read_log() if client.target.read_log is not None else ""
-        if re.search(loaded.pattern, text, re.MULTILINE) is None:
+        log_says = client.target.log_says
+        if log_says is None or not log_says(loaded.pattern):
             raise RequestFailedError(f"no line of its log matches '{loaded.pattern}' yet", not_yet=True)
 
 
